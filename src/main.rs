@@ -1,0 +1,3 @@
+//! The relay's door: parse, start, wait, exit code.
+
+fn main() {}
