@@ -3,6 +3,8 @@
 //! A queue, buffer, loop, wait or retry whose bound is not here is a defect. What an operator may
 //! change is a *default* here; everything else is a constant of the design.
 
+use std::time::Duration;
+
 /// Longest message a client may send, in bytes (`BUZZ_MAX_FRAME_BYTES`).
 pub const FRAME_BYTES_DEFAULT: usize = 524_288;
 /// Smallest value accepted for the message bound: an event must fit.
@@ -46,3 +48,41 @@ pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
+
+/// Entries of a shard's submission ring. A full ring is submitted and goes on, so this is a batch
+/// size and no bound on connections.
+pub const RING_ENTRIES: u32 = 1_024;
+/// Bytes that a shard reads from a socket at once, into the buffer that its connections share.
+pub const RECEIVE_BYTES: usize = 64 << 10;
+/// Parts of one vectored write (IOV_MAX of Linux).
+pub const BATCH_PARTS_MAX: usize = 1_024;
+/// Events up to this size are copied into each subscriber's batch instead of being pointed at.
+pub const EVENT_COPY_BYTES_MAX: usize = 256;
+/// Batches that a shard keeps for reuse, and the buffer that each may keep, in bytes.
+pub const BATCH_SPARES_MAX: usize = 1_024;
+/// See [`BATCH_SPARES_MAX`].
+pub const BATCH_SPARE_BYTES_MAX: usize = 16 << 10;
+
+/// Time for a whole request head, also for a peer that never sends a byte.
+pub const HEAD_WAIT: Duration = Duration::from_secs(5);
+/// Time between pings of an open connection.
+pub const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Unanswered pings after which a connection is dropped.
+pub const PINGS_UNANSWERED_MAX: u8 = 3;
+/// Time that a close gives its queued bytes to be accepted by the kernel.
+pub const CLOSE_WRITE: Duration = Duration::from_secs(1);
+/// Time that the peer has after the Close frame to answer it or to leave.
+pub const CLOSE_LINGER: Duration = Duration::from_secs(2);
+/// Time between two looks at all connections of a shard.
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Index entries that a read looks at before its shard turns to others.
+pub const SLICE_ENTRIES_MAX: u32 = 4_096;
+/// Bytes of rows that one read brings into memory.
+pub const SLICE_BYTES_MAX: usize = 1 << 20;
+/// Time that a read may hold its shard.
+pub const SLICE_TIME: Duration = Duration::from_millis(1);
+/// A connection with more than this queued gets no further rows of history until it has taken some.
+pub const HISTORY_BACKLOG_BYTES_MAX: usize = 1 << 20;
+/// Reads of one connection that run at once; more wait behind them.
+pub const READS_AT_ONCE_MAX: usize = 4;
