@@ -99,3 +99,20 @@ pub const SLICE_TIME: Duration = Duration::from_millis(1);
 pub const HISTORY_BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Reads of one connection that run at once; more wait behind them.
 pub const READS_AT_ONCE_MAX: usize = 4;
+
+/// Connections that may wait to be accepted, for each listening socket.
+pub const ACCEPT_BACKLOG: i32 = 1_024;
+/// Connections that a shard accepts before it looks at its others.
+pub const ACCEPTS_AT_ONCE_MAX: usize = 64;
+/// Time that accepting pauses after an error that will not pass by itself at once.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Free ports that are tried before binding port 0 fails.
+pub const BIND_ATTEMPTS_MAX: usize = 16;
+/// Writes of one connection that the store has not answered; then its socket is not read further.
+pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
+/// Items that wait for one shard; then whoever sends them waits.
+pub const MAILBOX_ITEMS_MAX: usize = 65_536;
+/// Connections that a shard may have more than the least loaded one before it hands some over.
+pub const IMBALANCE_MAX: usize = 16;
+/// Sockets of one shard that have not been upgraded; further ones are turned away unread.
+pub const UNUPGRADED_MAX: usize = 4_096;
