@@ -1,0 +1,23 @@
+//! The Nostr protocol: events, filters, messages, signatures. No I/O; time is an argument.
+//!
+//! From the ground up; a file names only files above it in this list.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | [`kind`] | the classes of kinds (NIP-01) |
+//! | [`reason`] | the machine-readable reason of an `OK` or a `CLOSED` |
+//! | `text` | JSON strings: scan, unescape, canonical escapes |
+//! | `scan` | one pass over an event's JSON |
+//! | [`event`] | an event, its normalized JSON, its precomputed index tags |
+
+pub mod event;
+pub mod kind;
+pub mod reason;
+mod scan;
+#[doc(hidden)]
+pub mod testing;
+mod text;
+
+pub use event::{Event, EventError, Tag};
+pub use kind::Class;
+pub use reason::{Prefix, Reason};
