@@ -9,8 +9,10 @@
 //! | `text` | JSON strings: scan, unescape, canonical escapes |
 //! | `scan` | one pass over an event's JSON |
 //! | [`event`] | an event, its normalized JSON, its precomputed index tags |
+//! | [`filter`] | filters, and whether an event passes |
 
 pub mod event;
+pub mod filter;
 pub mod kind;
 pub mod reason;
 mod scan;
@@ -19,5 +21,6 @@ pub mod testing;
 mod text;
 
 pub use event::{Event, EventError, Tag};
+pub use filter::Filter;
 pub use kind::Class;
 pub use reason::{Prefix, Reason};
