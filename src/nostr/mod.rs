@@ -10,10 +10,12 @@
 //! | `scan` | one pass over an event's JSON |
 //! | [`event`] | an event, its normalized JSON, its precomputed index tags |
 //! | [`filter`] | filters, and whether an event passes |
+//! | [`message`] | what clients say, and the answers |
 
 pub mod event;
 pub mod filter;
 pub mod kind;
+pub mod message;
 pub mod reason;
 mod scan;
 #[doc(hidden)]
@@ -23,4 +25,5 @@ mod text;
 pub use event::{Event, EventError, Tag};
 pub use filter::Filter;
 pub use kind::Class;
+pub use message::{ClientMessage, MessageError, ParseBounds, SubId};
 pub use reason::{Prefix, Reason};
