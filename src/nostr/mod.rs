@@ -11,6 +11,7 @@
 //! | [`event`] | an event, its normalized JSON, its precomputed index tags |
 //! | [`filter`] | filters, and whether an event passes |
 //! | [`message`] | what clients say, and the answers |
+//! | [`verify`] | signatures, with a cache of parsed keys |
 
 pub mod event;
 pub mod filter;
@@ -21,9 +22,11 @@ mod scan;
 #[doc(hidden)]
 pub mod testing;
 mod text;
+pub mod verify;
 
 pub use event::{Event, EventError, Tag};
 pub use filter::Filter;
 pub use kind::Class;
 pub use message::{ClientMessage, MessageError, ParseBounds, SubId};
 pub use reason::{Prefix, Reason};
+pub use verify::Verifier;
