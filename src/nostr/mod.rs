@@ -12,7 +12,9 @@
 //! | [`filter`] | filters, and whether an event passes |
 //! | [`message`] | what clients say, and the answers |
 //! | [`verify`] | signatures, with a cache of parsed keys |
+//! | [`auth`] | the checks of a NIP-42 login |
 
+pub mod auth;
 pub mod event;
 pub mod filter;
 pub mod kind;
