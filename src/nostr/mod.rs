@@ -13,10 +13,12 @@
 //! | [`message`] | what clients say, and the answers |
 //! | [`verify`] | signatures, with a cache of parsed keys |
 //! | [`auth`] | the checks of a NIP-42 login |
+//! | [`info`] | the NIP-11 document |
 
 pub mod auth;
 pub mod event;
 pub mod filter;
+pub mod info;
 pub mod kind;
 pub mod message;
 pub mod reason;
