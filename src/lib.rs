@@ -13,3 +13,4 @@
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
 pub mod limits;
+pub mod shard;
