@@ -8,9 +8,11 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
+//! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
 pub mod limits;
+pub mod live;
 pub mod shard;

@@ -43,6 +43,11 @@ pub const LIMIT_DEFAULT: usize = 500;
 /// How far `created_at` may lie ahead, in seconds (`BUZZ_CREATED_AT_FUTURE_SECONDS`).
 pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
 
+// live
+/// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
+pub const RECENT_IDS_ENTRIES: usize = 1 << 16;
+
+const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
