@@ -10,6 +10,7 @@
 //! | [`limits`] | every bound, named with its unit |
 //! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
+//! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -17,3 +18,5 @@ compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll an
 pub mod limits;
 pub mod ws;
 pub mod nostr;
+pub mod live;
+pub mod shard;

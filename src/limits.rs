@@ -69,6 +69,11 @@ pub const VERIFIER_KEYS_MAX: usize = 32_768;
 pub const AUTH_AGE_SECONDS_MAX: u64 = 600;
 
 const _: () = assert!(VERIFIER_KEYS_MAX.is_power_of_two());
+// live
+/// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
+pub const RECENT_IDS_ENTRIES: usize = 1 << 16;
+
+const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
