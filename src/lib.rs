@@ -8,8 +8,12 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
+//! | [`secret`] | text that never shows itself |
+//! | [`cli`] | one table of settings; subcommands |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
+pub mod cli;
 pub mod limits;
+pub mod secret;
