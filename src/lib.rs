@@ -10,10 +10,12 @@
 //! | [`limits`] | every bound, named with its unit |
 //! | [`secret`] | text that never shows itself |
 //! | [`cli`] | one table of settings; subcommands |
+//! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
 pub mod cli;
+pub mod config;
 pub mod limits;
 pub mod secret;
