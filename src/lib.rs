@@ -11,6 +11,7 @@
 //! | [`secret`] | text that never shows itself |
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
+//! | [`metrics`] | every series, in one table |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -18,4 +19,5 @@ compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll an
 pub mod cli;
 pub mod config;
 pub mod limits;
+pub mod metrics;
 pub mod secret;
