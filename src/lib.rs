@@ -12,12 +12,14 @@
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
+//! | [`control`] | lifecycle, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod limits;
 pub mod metrics;
 pub mod secret;
