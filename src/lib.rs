@@ -11,12 +11,22 @@
 //! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
 //! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
+//! | [`secret`] | text that never shows itself |
+//! | [`cli`] | one table of settings; subcommands |
+//! | [`config`] | raw settings to typed ones; after it nobody sees a string |
+//! | [`metrics`] | every series, in one table |
+//! | [`control`] | lifecycle, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
+pub mod cli;
+pub mod config;
+pub mod control;
 pub mod limits;
 pub mod ws;
 pub mod nostr;
 pub mod live;
 pub mod shard;
+pub mod metrics;
+pub mod secret;

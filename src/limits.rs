@@ -132,3 +132,94 @@ pub const MAILBOX_ITEMS_MAX: usize = 65_536;
 pub const IMBALANCE_MAX: usize = 16;
 /// Sockets of one shard that have not been upgraded; further ones are turned away unread.
 pub const UNUPGRADED_MAX: usize = 4_096;
+// ---- Settings, control thread, flags ----
+
+/// Shards, at most (`BUZZ_SHARDS`); more threads than this gain nothing on any machine known.
+pub const SHARDS_MAX: usize = 256;
+/// Connections of all shards together (`BUZZ_MAX_CONNECTIONS`).
+pub const CONNECTIONS_DEFAULT: usize = 10_000;
+/// Largest value accepted for the connection bound.
+pub const CONNECTIONS_MAX: usize = 10_000_000;
+/// Share of the descriptor limit that connections may take, in percent. The rest is for the store,
+/// pools, rings, listeners, and for refusing politely.
+pub const CONNECTIONS_DESCRIPTORS_PERCENT: u64 = 45;
+
+/// Bytes queued for one connection at which it is disconnected (`BUZZ_OUTBOX_HARD_BYTES`).
+pub const OUTBOX_HARD_BYTES_DEFAULT: usize = 8 << 20;
+/// Bytes queued for one connection that it may exceed only for a while (`BUZZ_OUTBOX_SOFT_BYTES`).
+pub const OUTBOX_SOFT_BYTES_DEFAULT: usize = 2 << 20;
+/// How long a queue may stay above its soft bound, in seconds (`BUZZ_OUTBOX_SOFT_SECONDS`).
+pub const OUTBOX_SOFT_SECONDS_DEFAULT: u64 = 15;
+/// Bytes queued for all connections together (`BUZZ_OUTBOX_TOTAL_BYTES`).
+pub const OUTBOX_TOTAL_BYTES_DEFAULT: usize = 1 << 30;
+/// Largest value accepted for any outbox bound, in bytes: far above any sane machine, far below
+/// where sums could overflow.
+pub const OUTBOX_BYTES_MAX: usize = 1 << 42;
+
+/// Largest value accepted for a setting that counts things in one connection or filter.
+pub const COUNT_SETTING_MAX: usize = 10_000_000;
+/// Largest value accepted for a setting in seconds: ten years.
+pub const SECONDS_SETTING_MAX: u64 = 10 * 366 * 86_400;
+/// Longest text setting, in bytes (NIP-11 texts, folders, URLs).
+pub const TEXT_SETTING_BYTES_MAX: usize = 4_096;
+
+/// Writer connections of the PostgreSQL store (`BUZZ_DB_POOL_SIZE`).
+pub const DB_POOL_DEFAULT: usize = 20;
+/// Reader connections of the PostgreSQL store (`BUZZ_DB_READ_POOL_SIZE`); sets the history ceiling
+/// of both stores.
+pub const DB_READ_POOL_DEFAULT: usize = 50;
+/// Largest pool accepted.
+pub const DB_POOL_MAX: usize = 10_000;
+
+/// Drain window, in milliseconds (`BUZZ_DRAIN_JITTER_MS`): 0 closes all at once.
+pub const DRAIN_JITTER_MS_DEFAULT: u64 = 0;
+/// Longest drain window, in milliseconds; a longer one is clamped to it.
+pub const DRAIN_JITTER_MS_MAX: u64 = 20_000;
+/// Time between the signal and the first close, in milliseconds (`BUZZ_DRAIN_GRACE_MS`).
+pub const DRAIN_GRACE_MS_DEFAULT: u64 = 5_000;
+/// From the end of the grace to the hard stop, in milliseconds (`BUZZ_HARD_STOP_MS`).
+pub const HARD_STOP_MS_DEFAULT: u64 = 30_000;
+/// Largest value accepted for the grace and the hard stop, in milliseconds: one hour.
+pub const DRAIN_SETTING_MS_MAX: u64 = 3_600_000;
+/// Longest wait of the drain for the flush acknowledgement of one close, in milliseconds.
+pub const DRAIN_FLUSH_MS_MAX: u64 = 5_000;
+/// Longest wait for a peer's answer to our Close, in milliseconds.
+pub const CLOSE_ANSWER_MS_MAX: u64 = 2_000;
+/// Longest wait at shutdown for pending store writes, in milliseconds.
+pub const STORE_CLOSE_MS_MAX: u64 = 5_000;
+/// Longest wait at shutdown for the flag provider's last flush, in milliseconds.
+pub const FLAGS_CLOSE_MS_MAX: u64 = 2_000;
+/// Termination grace period to deploy with, in seconds.
+pub const TERMINATION_GRACE_SECONDS: u64 = 60;
+
+/// Port of the health server (`BUZZ_HEALTH_PORT`).
+pub const HEALTH_PORT_DEFAULT: u16 = 8_080;
+/// Port of the metrics server (`BUZZ_METRICS_PORT`).
+pub const METRICS_PORT_DEFAULT: u16 = 9_102;
+/// Connections that each admin server holds at once; the next one waits in the accept queue.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// Life of one connection of an admin server, in milliseconds: one request and its answer.
+pub const ADMIN_CONNECTION_MS_MAX: u64 = 10_000;
+/// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.
+pub const SIGNALS_WAITING_MAX: usize = 8;
+/// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard
+/// must not wait for whoever reads our standard error.
+pub const LOG_LINES_WAITING_MAX: usize = 8_192;
+/// Longest wait at exit for the waiting log lines to be written, in milliseconds.
+pub const LOG_FLUSH_MS_MAX: u64 = 1_000;
+/// Period of the metrics recorder's own upkeep, in milliseconds.
+pub const METRICS_UPKEEP_MS: u64 = 5_000;
+
+const _: () = assert!(OUTBOX_SOFT_BYTES_DEFAULT <= OUTBOX_HARD_BYTES_DEFAULT);
+const _: () = assert!(OUTBOX_HARD_BYTES_DEFAULT <= OUTBOX_TOTAL_BYTES_DEFAULT);
+// A connection's queue must hold the largest message, or the first big event would end it.
+const _: () = assert!(FRAME_BYTES_DEFAULT <= OUTBOX_HARD_BYTES_DEFAULT);
+const _: () = assert!(CONNECTIONS_DESCRIPTORS_PERCENT < 50);
+// The longest window, the flush of its last close and that client's answer fit before the hard stop.
+const _: () =
+    assert!(DRAIN_JITTER_MS_MAX + DRAIN_FLUSH_MS_MAX + CLOSE_ANSWER_MS_MAX <= HARD_STOP_MS_DEFAULT);
+// Grace, hard stop, store and flags all fit before the supervisor loses its patience.
+const _: () = assert!(
+    DRAIN_GRACE_MS_DEFAULT + HARD_STOP_MS_DEFAULT + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX
+        <= TERMINATION_GRACE_SECONDS * 1_000
+);
