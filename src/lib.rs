@@ -8,6 +8,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
+//! | [`nostr`] | events, filters, messages, signatures; no I/O |
 //! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
 
 #[cfg(not(target_os = "linux"))]
@@ -15,4 +16,5 @@ compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll an
 
 pub mod limits;
 pub mod live;
+pub mod nostr;
 pub mod shard;

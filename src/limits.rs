@@ -19,8 +19,6 @@ pub const HEAD_BYTES_MAX: usize = 8_192;
 /// Header fields of a request head.
 pub const HEAD_FIELDS_MAX: usize = 64;
 
-/// Depth of JSON that any client message may nest (an event needs 3: event, tags, tag).
-pub const JSON_DEPTH_MAX: usize = 8;
 /// Tags of one event.
 pub const EVENT_TAGS_MAX: usize = 5_000;
 /// Largest `kind` (NIP-01).
@@ -42,6 +40,20 @@ pub const LIMIT_MAX_DEFAULT: usize = 1_000;
 pub const LIMIT_DEFAULT: usize = 500;
 /// How far `created_at` may lie ahead, in seconds (`BUZZ_CREATED_AT_FUTURE_SECONDS`).
 pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
+
+// Nostr. The depth of JSON needs no number: every message is read by its shape, and what does not
+// fit the shape ends the reading where it stands.
+
+/// Characters of an unknown filter field that a refusal repeats.
+pub const FILTER_KEY_CHARS_SHOWN_MAX: usize = 32;
+/// Characters of an unknown message label that a refusal repeats.
+pub const LABEL_CHARS_SHOWN_MAX: usize = 32;
+/// Parsed public keys that a shard remembers, at about 100 bytes each.
+pub const VERIFIER_KEYS_MAX: usize = 32_768;
+/// How far `created_at` of a login may be off, in seconds (NIP-42).
+pub const AUTH_AGE_SECONDS_MAX: u64 = 600;
+
+const _: () = assert!(VERIFIER_KEYS_MAX.is_power_of_two());
 
 // live
 /// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
