@@ -149,3 +149,37 @@ fn position(list: &[Slot], slot: Slot) -> Option<usize> {
         .position(|&other| other == slot)
         .map(|place| start + place)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_under_a_key_once() {
+        let mut index = Index::default();
+        for slot in [1, 1, 2, 2, 3, 3] {
+            index.add(7, slot);
+        }
+        assert_eq!(index.get(7), [1, 2, 3]);
+        assert_eq!(index.get(8), [0; 0]);
+        index.remove(7, 1);
+        index.remove(7, 1);
+        index.remove(7, 9);
+        assert_eq!(index.get(7), [3, 2]);
+    }
+
+    #[test]
+    fn a_key_with_one_slot_has_no_list() {
+        let mut index = Index::default();
+        index.add(7, 1);
+        assert!(index.lists.is_empty());
+        index.add(7, 2);
+        assert_eq!(index.lists.len(), 1);
+        index.remove(7, 1);
+        assert_eq!((index.get(7), index.lists.len()), (&[2][..], 0));
+        index.remove(7, 1);
+        assert_eq!(index.get(7), [2]);
+        index.remove(7, 2);
+        assert!(index.is_empty());
+    }
+}

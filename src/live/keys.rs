@@ -227,3 +227,94 @@ fn narrowest(filter: &Filter) -> Narrowest<'_> {
         (None, None, None) => Narrowest::Everything,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The classes that a filter is registered in, one for each key.
+    fn classes(text: &str) -> Vec<Class> {
+        let mut classes = Vec::new();
+        let filter = Filter::parse(text, 1_000).unwrap();
+        Keys::new().of_filter(&filter, |class, _| classes.push(class));
+        classes
+    }
+
+    /// `count` 64-digit values, in JSON.
+    fn hex(count: usize) -> String {
+        let values: Vec<String> = (0..count)
+            .map(|number| format!("\"{number:064x}\""))
+            .collect();
+        values.join(",")
+    }
+
+    #[test]
+    fn a_filter_is_registered_in_its_narrowest_dimension() {
+        let (one, two) = (hex(1), hex(2));
+        for (text, expected) in [
+            ("{}".to_owned(), vec![Class::alone(ALL)]),
+            ("{\"kinds\":[1,2]}".to_owned(), vec![Class::alone(KIND); 2]),
+            (
+                format!("{{\"ids\":[{two}],\"authors\":[{one}],\"kinds\":[1]}}"),
+                vec![Class::alone(ID); 2],
+            ),
+            (
+                format!("{{\"authors\":[{two}]}}"),
+                vec![Class::alone(AUTHOR); 2],
+            ),
+            (
+                format!("{{\"authors\":[{two}],\"#p\":[{two}]}}"),
+                vec![Class::alone(AUTHOR); 2],
+            ),
+            (
+                format!("{{\"authors\":[{two}],\"#p\":[{one}]}}"),
+                vec![Class::alone(b'p')],
+            ),
+            (
+                format!("{{\"#p\":[{one}],\"#e\":[{one}]}}"),
+                vec![Class::alone(b'e')],
+            ),
+            (
+                format!("{{\"#p\":[{one}],\"#e\":[{two}]}}"),
+                vec![Class::alone(b'p')],
+            ),
+            (
+                "{\"#t\":[\"a\",\"b\"],\"kinds\":[1,2]}".to_owned(),
+                [1, 2, 1, 2]
+                    .map(|kind| Class::combined(b't', kind))
+                    .to_vec(),
+            ),
+            (
+                "{\"#t\":[\"a\"],\"kinds\":[1,2,3,4,5]}".to_owned(),
+                vec![Class::alone(b't')],
+            ),
+            ("{\"#t\":[\"a\"],\"kinds\":[]}".to_owned(), vec![]),
+            ("{\"since\":2,\"until\":1}".to_owned(), vec![]),
+        ] {
+            assert_eq!(classes(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn dimensions_have_counts_of_their_own() {
+        let dimensions = [ALL, KIND, ID, AUTHOR]
+            .into_iter()
+            .chain(b'A'..=b'Z')
+            .chain(b'a'..=b'z');
+        let mut counts: Vec<u16> = dimensions
+            .map(|dimension| Class::alone(dimension).0)
+            .collect();
+        counts.dedup();
+        assert_eq!(counts.len(), 56);
+        assert!(counts.iter().all(|&count| count < 256));
+    }
+
+    #[test]
+    fn one_value_in_two_dimensions_or_with_two_kinds_is_two_keys() {
+        let keys = Keys::new();
+        let value = keys.value(AUTHOR, &[1; 32]);
+        assert_ne!(keys.alone(value), keys.alone(keys.value(ID, &[1; 32])));
+        assert_ne!(keys.combined(value, 1), keys.combined(value, 2));
+        assert_ne!(keys.combined(value, 1), keys.alone(value));
+    }
+}
