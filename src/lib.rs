@@ -16,6 +16,8 @@
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
 //! | [`control`] | lifecycle, signals, logs, health and metrics servers |
+//! | [`nostr`] | events, filters, messages, signatures; no I/O |
+//! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -30,3 +32,5 @@ pub mod live;
 pub mod shard;
 pub mod metrics;
 pub mod secret;
+pub mod nostr;
+pub mod shard;

@@ -73,6 +73,17 @@ const _: () = assert!(VERIFIER_KEYS_MAX.is_power_of_two());
 /// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
 pub const RECENT_IDS_ENTRIES: usize = 1 << 16;
 
+// live
+/// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
+pub const RECENT_IDS_ENTRIES: usize = 1 << 16;
+/// Subscriptions of one shard: what a 31-bit number can tell apart. Memory ends long before.
+pub const SUBSCRIPTIONS_SHARD_MAX: usize = 1 << 31;
+/// Kinds of a filter up to which it is indexed by value and kind together: its index entries are at
+/// most this many times its values.
+pub const COMBINED_KINDS_MAX: usize = 4;
+/// Entries of a table below which it is not worth shrinking.
+pub const INDEX_SHRINK_ENTRIES_MIN: usize = 1_024;
+
 const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
