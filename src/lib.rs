@@ -9,9 +9,11 @@
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
+//! | [`store`] | where events are kept: the promises, and the embedded store |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
 pub mod limits;
 pub mod nostr;
+pub mod store;
