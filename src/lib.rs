@@ -18,6 +18,7 @@
 //! | [`control`] | lifecycle, signals, logs, health and metrics servers |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
 //! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
+//! | [`store`] | where events are kept: the promises, and the embedded store |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -34,3 +35,4 @@ pub mod metrics;
 pub mod secret;
 pub mod nostr;
 pub mod shard;
+pub mod store;

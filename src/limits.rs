@@ -234,3 +234,31 @@ const _: () = assert!(
     DRAIN_GRACE_MS_DEFAULT + HARD_STOP_MS_DEFAULT + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX
         <= TERMINATION_GRACE_SECONDS * 1_000
 );
+// The embedded store.
+
+/// Address space reserved for the embedded store's file, in bytes. The file is sparse: it grows as
+/// events come and never to this size on its own.
+pub const STORE_MAP_BYTES_DEFAULT: usize = 256 << 30;
+/// Smallest address space that the embedded store accepts, in bytes: an empty store and one commit.
+pub const STORE_MAP_BYTES_MIN: usize = 1 << 20;
+/// Read transactions that may be open at one time, over all threads. LMDB's own default is 126.
+pub const STORE_READERS_DEFAULT: u32 = 512;
+/// Events of one commit.
+pub const COMMIT_EVENTS_MAX: usize = 1_024;
+/// Bytes of event JSON in one commit; a larger event is a commit of its own.
+pub const COMMIT_BYTES_MAX: usize = 4 << 20;
+/// Index entries of one commit, so that events full of tags cannot stretch it.
+pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
+/// Events that wait for the writer, the commit under way included.
+pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
+/// Bytes of event JSON that wait for the writer, the commit under way included.
+pub const WRITE_QUEUE_BYTES_MAX: usize = 256 << 20;
+/// Longest tag value that is an index key as it is, in bytes; a longer one is hashed.
+pub const TAG_VALUE_RAW_BYTES_MAX: usize = 64;
+/// Index runs that one filter may merge; with more values a wider index is read and sieved.
+pub const MERGE_STREAMS_MAX: usize = 2_048;
+/// Entries of a scan between two looks at the clock.
+pub const SCAN_CLOCK_ENTRIES: u32 = 32;
+
+const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
+const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
