@@ -16,9 +16,6 @@ pub mod settings;
 
 pub use settings::{Preset, SETTINGS, Setting, setting};
 
-/// Exit code of a bad command line or a bad configuration (`EX_USAGE`).
-pub const EXIT_CONFIG: u8 = 64;
-
 /// Variables of the `environment` flag provider start so. The provider variable has `FLAGS` in it
 /// and so can never be read as a flag.
 pub const FEATURE_FLAG_PREFIX: &str = "BUZZ_FEATURE_FLAG_";
@@ -88,7 +85,7 @@ pub enum CliError {
     #[error("{0}")]
     Asked(String),
     /// The command line cannot be understood: print this on standard error and exit
-    /// [`EXIT_CONFIG`].
+    /// [`crate::error::EXIT_CONFIG`].
     #[error("{0}")]
     Usage(String),
 }

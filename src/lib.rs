@@ -8,17 +8,18 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
-//! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
-//! | [`nostr`] | events, filters, messages, signatures; no I/O |
-//! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
+//! | [`error`] | the exit codes |
 //! | [`secret`] | text that never shows itself |
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
-//! | [`control`] | lifecycle, signals, logs, health and metrics servers |
+//! | [`lifecycle`] | where the process is in its life |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
-//! | [`live`] | who wants this event: a shard's subscriptions, and the ids of recent ephemeral events |
+//! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 //! | [`store`] | where events are kept: the promises, and the embedded store |
+//! | [`live`] | who wants this event: a shard's subscriptions |
+//! | [`shard`] | a thread with its share of the connections |
+//! | [`control`] | start and end, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -26,13 +27,13 @@ compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll an
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod error;
+pub mod lifecycle;
 pub mod limits;
-pub mod ws;
-pub mod nostr;
 pub mod live;
-pub mod shard;
 pub mod metrics;
-pub mod secret;
 pub mod nostr;
+pub mod secret;
 pub mod shard;
 pub mod store;
+pub mod ws;

@@ -69,9 +69,6 @@ pub const VERIFIER_KEYS_MAX: usize = 32_768;
 pub const AUTH_AGE_SECONDS_MAX: u64 = 600;
 
 const _: () = assert!(VERIFIER_KEYS_MAX.is_power_of_two());
-// live
-/// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
-pub const RECENT_IDS_ENTRIES: usize = 1 << 16;
 
 // live
 /// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
@@ -262,3 +259,12 @@ pub const SCAN_CLOCK_ENTRIES: u32 = 32;
 
 const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
 const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
+
+/// Time that a shard has to accept connections after its thread was started.
+pub const SHARD_START_WAIT: Duration = Duration::from_secs(10);
+/// A shard whose heart has not beaten for this long is taken for dead.
+pub const HEARTBEAT_STALE: Duration = Duration::from_secs(5);
+/// Time that all connections together have to end once they were told to.
+pub const STOP_CLOSES_WAIT: Duration = Duration::from_secs(7);
+/// Time between two looks at what is left while the relay stops.
+pub const STOP_POLL: Duration = Duration::from_millis(10);

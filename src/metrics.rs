@@ -164,6 +164,11 @@ impl GateMetrics {
     }
 }
 
+/// How long the store's commits take; for the store's writer.
+pub fn store_commit_seconds() -> Histogram {
+    series::STORE_COMMIT_SECONDS.histogram(&[])
+}
+
 /// Says which driver the shards run on.
 pub fn set_driver(driver: Driver) {
     for each in Driver::ALL {

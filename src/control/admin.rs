@@ -17,14 +17,14 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router, middleware};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::{Lifecycle, Stage};
+use crate::lifecycle::Lifecycle;
 use crate::limits;
 use crate::metrics::Metrics;
 
@@ -158,12 +158,14 @@ async fn liveness(State(sources): State<Sources>) -> Response {
 /// Readiness is about the life of the process alone: a database outage does not flip it, because
 /// taking every relay out of service at once would not mend the database.
 async fn readiness(State(sources): State<Sources>) -> Response {
-    let (code, word) = match sources.lifecycle.stage() {
-        Stage::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
-        Stage::Ready => (StatusCode::OK, "ready"),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+    let (ready, body) = sources.lifecycle.stage().readiness();
+    let code = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     };
-    (code, Json(json!({ "status": word }))).into_response()
+    let form = HeaderValue::from_static("application/json");
+    (code, [(header::CONTENT_TYPE, form)], body).into_response()
 }
 
 async fn status(State(sources): State<Sources>) -> Json<Map<String, Value>> {

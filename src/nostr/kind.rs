@@ -36,6 +36,12 @@ impl Class {
     }
 }
 
+/// Whether events of `kind` speak to one peer and are neither stored nor passed on (NIP-42,
+/// NIP-98).
+pub const fn is_never_stored(kind: u16) -> bool {
+    kind == AUTH || kind == HTTP_AUTH
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -248,6 +248,11 @@ pub fn event_prefix(out: &mut Vec<u8>, sub: &SubId) {
     out.push(b',');
 }
 
+/// Bytes that [`event_prefix`] appends.
+pub fn event_prefix_len(sub: &SubId) -> usize {
+    b"[\"EVENT\",,".len() + sub.0.len()
+}
+
 fn write_reason(out: &mut Vec<u8>, reason: &Reason) {
     out.push(b'"');
     out.extend_from_slice(reason.prefix().as_str().as_bytes());
