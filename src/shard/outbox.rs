@@ -232,10 +232,10 @@ unsafe impl IoVecBuf for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nostr::testing::EventBuilder;
+    use crate::nostr::testing::Author;
 
     fn event(content: &str) -> Shared {
-        Rc::new(Arc::new(EventBuilder::new(1).content(content).build()))
+        Rc::new(Arc::new(Author::new(1).note(1_700_000_000, content)))
     }
 
     fn frame(payload: &[u8]) -> Vec<u8> {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::lifecycle::Stage;
+use serde_json::json;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
