@@ -8,8 +8,10 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
+//! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
+pub mod gate;
 pub mod limits;
