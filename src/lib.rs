@@ -20,6 +20,7 @@
 //! | [`live`] | who wants this event: a shard's subscriptions |
 //! | [`shard`] | a thread with its share of the connections |
 //! | [`control`] | start and end, signals, logs, health and metrics servers |
+//! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -29,6 +30,7 @@ pub mod config;
 pub mod control;
 pub mod error;
 pub mod lifecycle;
+pub mod gate;
 pub mod limits;
 pub mod live;
 pub mod metrics;
