@@ -21,6 +21,8 @@ pub mod filter;
 pub mod info;
 pub mod kind;
 pub mod message;
+#[cfg(test)]
+mod properties;
 pub mod reason;
 mod scan;
 #[doc(hidden)]

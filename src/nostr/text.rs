@@ -107,13 +107,26 @@ pub(super) fn escape_into(value: &str, out: &mut Vec<u8>) {
 /// The first place at or after `at` that holds a quote, a backslash or a control character; the
 /// length of `bytes` if none does.
 ///
-/// Eight bytes a step, in one word: each of the three tests sets the top bit of a matching byte.
-/// A borrow can set false bits, but only above a true one, so the lowest is exact.
+/// Sixteen bytes a step while none of them is special: a test without branches, which compilers
+/// turn into a few vector instructions. Then eight a step, in one word: each of three tests sets
+/// the top bit of a matching byte. A borrow can set false bits, but only above a true one, so the
+/// lowest is exact.
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const TOP: u64 = 0x8080_8080_8080_8080;
-    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+    let mut rest = bytes.get(at..).unwrap_or_default();
+    while let Some((chunk, after)) = rest.split_first_chunk::<16>() {
+        if chunk
+            .iter()
+            .fold(false, |found, &byte| found | is_special(byte))
+        {
+            break;
+        }
+        at += 16;
+        rest = after;
+    }
+    while let Some((chunk, after)) = rest.split_first_chunk::<8>() {
         let word = u64::from_le_bytes(*chunk);
         let quote = word ^ (LOW * b'"' as u64);
         let slash = word ^ (LOW * b'\\' as u64);
@@ -123,14 +136,17 @@ fn plain_end(bytes: &[u8], mut at: usize) -> usize {
             return at + found.trailing_zeros() as usize / 8;
         }
         at += 8;
+        rest = after;
     }
-    while let Some(&byte) = bytes.get(at) {
-        if byte < 0x20 || byte == b'"' || byte == b'\\' {
-            return at;
-        }
-        at += 1;
-    }
-    at
+    at + rest
+        .iter()
+        .position(|&byte| is_special(byte))
+        .unwrap_or(rest.len())
+}
+
+#[inline]
+fn is_special(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
 /// Checks the escape that starts at `at`. Returns its end and its class.
