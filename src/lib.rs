@@ -8,8 +8,10 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
+//! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
 pub mod limits;
+pub mod ws;

@@ -43,6 +43,19 @@ pub const LIMIT_DEFAULT: usize = 500;
 /// How far `created_at` may lie ahead, in seconds (`BUZZ_CREATED_AT_FUTURE_SECONDS`).
 pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
 
+// ws: what the wire format itself bounds.
+
+/// Header bytes of a frame that a client sends: 2, 8 of length, 4 of mask key (RFC 6455 section 5.2).
+pub const CLIENT_FRAME_HEADER_BYTES_MAX: usize = 14;
+/// Header bytes of a frame that a server sends: it has no mask key.
+pub const SERVER_FRAME_HEADER_BYTES_MAX: usize = 10;
+/// Bytes of a close reason: a control payload less the two of the code.
+pub const CLOSE_REASON_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX - 2;
+
+// Lengths of a message are kept in 32 bits, so that an idle decoder stays small.
+const _: () = assert!(FRAME_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(FRAGMENTS_MAX <= u32::MAX as usize);
+
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);

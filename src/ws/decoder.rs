@@ -1,0 +1,457 @@
+//! A client's bytes → messages and control frames, for one connection.
+//!
+//! The caller owns the bytes: it gives [`Decoder::next`] all it holds, drops what was consumed,
+//! and calls again until nothing is (`consumed` 0 and no item). Only then does it read more. That
+//! last call also frees what a fragmented message took.
+//!
+//! A frame is taken only when it is all there, so between calls a decoder knows nothing of the
+//! bytes that are still the caller's, and the cut of the stream into reads cannot change what
+//! comes out. The declared length of a frame is judged before its payload is waited for, so the
+//! caller never holds more than one message and one header for it.
+//!
+//! A message in one frame is lent from the caller's bytes. Only a message in several is copied
+//! here, and its text is checked as it comes: a fault shows at the fragment that has it.
+
+use super::close;
+use super::frame::{ClientHeader, Opcode, unmask};
+use crate::limits::{FRAGMENTS_MAX, FRAME_BYTES_MAX};
+
+pub use super::close::Fault;
+
+/// What a client said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// A whole text message.
+    Text(&'a str),
+    /// A whole binary message.
+    Binary(&'a [u8]),
+    /// A ping: to be answered by a pong with the same payload.
+    Ping(&'a [u8]),
+    /// A pong.
+    Pong(&'a [u8]),
+    /// The client closes; whatever it sends after is discarded.
+    Close {
+        /// The code, if the client gave one.
+        code: Option<u16>,
+        /// The reason, or nothing.
+        reason: &'a str,
+    },
+}
+
+/// What one call took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decoded<'a> {
+    /// Bytes at the start of the input that are done with.
+    pub consumed: usize,
+    /// What they said. `None` with `consumed` above 0: they went into a message under way;
+    /// `None` with `consumed` 0: the next frame is not all there.
+    pub item: Option<Item<'a>>,
+}
+
+impl Decoded<'_> {
+    const NEEDS_MORE: Decoded<'static> = Decoded {
+        consumed: 0,
+        item: None,
+    };
+}
+
+/// The state of one connection's incoming side. Without heap while no message is in fragments.
+#[derive(Debug)]
+pub struct Decoder {
+    /// A message under way. Empty, without heap, in every state but the two with fragments.
+    message: Vec<u8>,
+    message_bytes_max: u32,
+    /// How much of `message` is known to be whole characters; stays 0 for binary messages.
+    checked_bytes: u32,
+    fragments: u32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Between messages.
+    Idle,
+    /// A text message has begun and not ended.
+    InText,
+    /// A binary message has begun and not ended.
+    InBinary,
+    /// `message` was lent to the caller; the next call frees it.
+    Lent,
+    /// A close frame came.
+    Closed,
+}
+
+// Ten thousand idle connections hold one each.
+const _: () = assert!(size_of::<Decoder>() <= 64);
+
+impl Decoder {
+    /// A decoder for messages of at most `message_bytes_max` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the bound is over [`FRAME_BYTES_MAX`]: it comes from a checked setting.
+    pub fn new(message_bytes_max: usize) -> Decoder {
+        assert!(message_bytes_max <= FRAME_BYTES_MAX);
+        Decoder {
+            message: Vec::new(),
+            message_bytes_max: message_bytes_max as u32,
+            checked_bytes: 0,
+            fragments: 0,
+            state: State::Idle,
+        }
+    }
+
+    /// Takes the next frame off the start of `input`: all bytes received and not yet consumed. A
+    /// frame that is taken is unmasked in place.
+    ///
+    /// # Errors
+    ///
+    /// The first fault of the stream. The decoder is of no use after it.
+    #[inline]
+    pub fn next<'a>(&'a mut self, input: &'a mut [u8]) -> Result<Decoded<'a>, Fault> {
+        if matches!(self.state, State::Lent | State::Closed) {
+            self.message = Vec::new();
+            if self.state == State::Closed {
+                // RFC 6455 section 5.5.1: nothing after a close frame counts.
+                return Ok(Decoded {
+                    consumed: input.len(),
+                    item: None,
+                });
+            }
+            self.state = State::Idle;
+        }
+        let Some(header) = ClientHeader::parse(input)? else {
+            return Ok(Decoded::NEEDS_MORE);
+        };
+        let payload_len = self.admit(&header)?;
+        let consumed = header.len + payload_len;
+        let Some(payload) = input.get_mut(header.len..consumed) else {
+            return Ok(Decoded::NEEDS_MORE);
+        };
+        unmask(payload, header.mask);
+        let payload = &*payload;
+        let item = match header.opcode {
+            Opcode::Text if header.fin => Some(Item::Text(text(payload)?)),
+            Opcode::Binary if header.fin => Some(Item::Binary(payload)),
+            Opcode::Ping => Some(Item::Ping(payload)),
+            Opcode::Pong => Some(Item::Pong(payload)),
+            Opcode::Close => {
+                self.state = State::Closed;
+                let (code, reason) = close::parse_payload(payload)?;
+                Some(Item::Close { code, reason })
+            }
+            Opcode::Text | Opcode::Binary | Opcode::Continuation => {
+                self.take_fragment(&header, payload)?
+            }
+        };
+        Ok(Decoded { consumed, item })
+    }
+
+    /// Whether a message has begun and not ended: a peer that idles now holds memory.
+    pub fn is_mid_message(&self) -> bool {
+        matches!(self.state, State::InText | State::InBinary)
+    }
+
+    /// Judges a header by the frames before it; returns its payload length, which is now bounded.
+    #[inline]
+    fn admit(&self, header: &ClientHeader) -> Result<usize, Fault> {
+        if header.opcode.is_control() {
+            return Ok(header.payload_len as usize);
+        }
+        let mid_message = self.is_mid_message();
+        match header.opcode {
+            Opcode::Continuation if !mid_message => return Err(Fault::ContinuationWithoutStart),
+            Opcode::Text | Opcode::Binary if mid_message => {
+                return Err(Fault::MessageInsideMessage);
+            }
+            _ => {}
+        }
+        let room = self.message_bytes_max as u64 - self.message.len() as u64;
+        if header.payload_len > room {
+            return Err(Fault::MessageTooBig);
+        }
+        if self.fragments as usize >= FRAGMENTS_MAX {
+            return Err(Fault::TooManyFragments);
+        }
+        Ok(header.payload_len as usize)
+    }
+
+    /// Adds a fragment to the message under way and lends the message if it was the last one.
+    #[cold]
+    fn take_fragment(
+        &mut self,
+        header: &ClientHeader,
+        payload: &[u8],
+    ) -> Result<Option<Item<'_>>, Fault> {
+        match header.opcode {
+            Opcode::Text => self.state = State::InText,
+            Opcode::Binary => self.state = State::InBinary,
+            _ => assert!(self.is_mid_message()),
+        }
+        self.append(payload);
+        self.fragments += 1;
+        let is_text = self.state == State::InText;
+        if is_text {
+            self.check_text()?;
+        }
+        if !header.fin {
+            return Ok(None);
+        }
+        self.state = State::Lent;
+        self.fragments = 0;
+        self.checked_bytes = 0;
+        if is_text {
+            // Known to be valid but for a character cut off at the end. A second look at the
+            // whole costs less than a second representation of it.
+            Ok(Some(Item::Text(text(&self.message)?)))
+        } else {
+            Ok(Some(Item::Binary(&self.message)))
+        }
+    }
+
+    /// Copies a fragment. Capacity doubles, but never beyond the bound of a message.
+    fn append(&mut self, payload: &[u8]) {
+        let needed = self.message.len() + payload.len();
+        assert!(needed <= self.message_bytes_max as usize);
+        if needed > self.message.capacity() {
+            let doubled = 2 * self.message.capacity();
+            let target = doubled.min(self.message_bytes_max as usize).max(needed);
+            self.message.reserve_exact(target - self.message.len());
+        }
+        self.message.extend_from_slice(payload);
+    }
+
+    /// Checks what came since the last whole character. A character may be cut by the end of a
+    /// fragment, never be wrong.
+    fn check_text(&mut self) -> Result<(), Fault> {
+        let unchecked = &self.message[self.checked_bytes as usize..];
+        let valid = match simdutf8::compat::from_utf8(unchecked) {
+            Ok(text) => text.len(),
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => return Err(Fault::NotUtf8),
+        };
+        self.checked_bytes += valid as u32;
+        Ok(())
+    }
+}
+
+#[inline]
+fn text(bytes: &[u8]) -> Result<&str, Fault> {
+    simdutf8::basic::from_utf8(bytes).map_err(|_| Fault::NotUtf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Said, client_frame, decode, masked};
+    use super::*;
+
+    const BOUND: usize = 1024;
+
+    fn faults(bytes: &[u8]) -> Option<Fault> {
+        decode(BOUND, &[bytes]).1
+    }
+
+    fn says(bytes: &[u8]) -> Vec<Said> {
+        let (said, fault) = decode(BOUND, &[bytes]);
+        assert_eq!(fault, None);
+        said
+    }
+
+    #[test]
+    fn the_masked_hello_of_rfc_6455() {
+        let frame = [
+            0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
+        ];
+        assert_eq!(says(&frame), [Said::Text("Hello".into())]);
+    }
+
+    #[test]
+    fn a_whole_message_is_lent_from_the_input() {
+        let mut input = client_frame(Opcode::Text, true, b"[]");
+        let range = input.as_ptr_range();
+        let mut decoder = Decoder::new(BOUND);
+        let decoded = decoder.next(&mut input).unwrap();
+        assert_eq!(decoded.consumed, 8);
+        let Some(Item::Text(text)) = decoded.item else {
+            panic!("{decoded:?}")
+        };
+        assert!(range.contains(&text.as_ptr()));
+    }
+
+    #[test]
+    fn fragments_with_a_ping_between_them() {
+        // The example of RFC 6455 section 5.4, with masks.
+        let mut bytes = client_frame(Opcode::Text, false, b"Hel");
+        bytes.extend(client_frame(Opcode::Ping, true, b"?"));
+        bytes.extend(client_frame(Opcode::Continuation, true, b"lo"));
+        assert_eq!(
+            says(&bytes),
+            [Said::Ping(b"?".into()), Said::Text("Hello".into())]
+        );
+    }
+
+    #[test]
+    fn a_fragmented_message_is_freed_by_the_call_after_it() {
+        let mut decoder = Decoder::new(BOUND);
+        let mut first = client_frame(Opcode::Binary, false, &[1; 500]);
+        decoder.next(&mut first).unwrap();
+        assert!(decoder.is_mid_message());
+        let mut last = client_frame(Opcode::Continuation, true, &[2; 500]);
+        let decoded = decoder.next(&mut last).unwrap();
+        assert!(matches!(decoded.item, Some(Item::Binary(bytes)) if bytes.len() == 1000));
+        assert!(!decoder.is_mid_message());
+        assert_eq!(decoder.next(&mut []), Ok(Decoded::NEEDS_MORE));
+        assert_eq!(decoder.message.capacity(), 0);
+    }
+
+    #[test]
+    fn memory_of_a_fragmented_message_stays_within_the_bound() {
+        let mut decoder = Decoder::new(1000);
+        for len in [300, 300, 300, 100] {
+            let opcode = if decoder.is_mid_message() {
+                Opcode::Continuation
+            } else {
+                Opcode::Binary
+            };
+            decoder
+                .next(&mut client_frame(opcode, false, &vec![0; len]))
+                .unwrap();
+            assert!(decoder.message.capacity() <= 1000);
+        }
+        let more = &mut client_frame(Opcode::Continuation, false, &[0]);
+        assert_eq!(decoder.next(more), Err(Fault::MessageTooBig));
+    }
+
+    #[test]
+    fn a_declared_length_over_the_bound_fails_before_its_payload() {
+        let frame = client_frame(Opcode::Text, true, &[b'x'; BOUND + 1]);
+        assert_eq!(faults(&frame[..8]), Some(Fault::MessageTooBig));
+        assert_eq!(
+            says(&client_frame(Opcode::Text, true, &[b'x'; BOUND])).len(),
+            1
+        );
+        // The largest length that the format can say.
+        let mut huge = vec![0x82, 0xff, 0x7f];
+        huge.extend([0xff; 7]);
+        huge.extend([0; 4]);
+        assert_eq!(faults(&huge), Some(Fault::MessageTooBig));
+    }
+
+    #[test]
+    fn the_bound_counts_all_fragments_and_no_control_frame() {
+        let mut bytes = client_frame(Opcode::Text, false, &[b'x'; BOUND]);
+        bytes.extend(client_frame(Opcode::Pong, true, &[0; 125]));
+        let fits = client_frame(Opcode::Continuation, true, b"");
+        let over = client_frame(Opcode::Continuation, true, b"x");
+        assert_eq!(says(&[&bytes[..], &fits].concat()).len(), 2);
+        assert_eq!(
+            faults(&[&bytes[..], &over].concat()),
+            Some(Fault::MessageTooBig)
+        );
+    }
+
+    #[test]
+    fn fragments_are_counted() {
+        let mut bytes = client_frame(Opcode::Text, false, b"");
+        for _ in 2..FRAGMENTS_MAX {
+            bytes.extend(client_frame(Opcode::Continuation, false, b""));
+        }
+        let last = client_frame(Opcode::Continuation, true, b"");
+        let one_more = client_frame(Opcode::Continuation, false, b"");
+        // A second message starts from nothing.
+        let twice = [&bytes[..], &last, &bytes, &last].concat();
+        assert_eq!(says(&twice), [Said::Text("".into()), Said::Text("".into())]);
+        bytes.extend(one_more);
+        bytes.extend(last);
+        assert_eq!(faults(&bytes), Some(Fault::TooManyFragments));
+    }
+
+    #[test]
+    fn order_of_messages_and_fragments() {
+        let start = client_frame(Opcode::Text, false, b"a");
+        let end = client_frame(Opcode::Continuation, true, b"b");
+        let whole = client_frame(Opcode::Binary, true, b"c");
+        assert_eq!(faults(&end), Some(Fault::ContinuationWithoutStart));
+        assert_eq!(
+            faults(&[&start[..], &whole].concat()),
+            Some(Fault::MessageInsideMessage)
+        );
+        assert_eq!(
+            faults(&[&start[..], &start].concat()),
+            Some(Fault::MessageInsideMessage)
+        );
+        assert_eq!(
+            faults(&[&start[..], &end, &end].concat()),
+            Some(Fault::ContinuationWithoutStart)
+        );
+        assert_eq!(
+            says(&[&start[..], &end, &whole].concat()),
+            [Said::Text("ab".into()), Said::Binary(b"c".into())]
+        );
+    }
+
+    #[test]
+    fn text_is_checked_across_fragments() {
+        let text = "aé€😀z";
+        for cut in 0..=text.len() {
+            for second in cut..=text.len() {
+                let bytes = text.as_bytes();
+                let frames = [
+                    client_frame(Opcode::Text, false, &bytes[..cut]),
+                    client_frame(Opcode::Continuation, false, &bytes[cut..second]),
+                    client_frame(Opcode::Continuation, true, &bytes[second..]),
+                ];
+                assert_eq!(says(&frames.concat()), [Said::Text(text.into())]);
+            }
+        }
+        // A wrong byte shows at its fragment, a cut character only when nothing can follow.
+        let wrong = client_frame(Opcode::Text, false, &[b'a', 0xc0]);
+        assert_eq!(faults(&wrong), Some(Fault::NotUtf8));
+        let cut = client_frame(Opcode::Text, false, &[0xe2, 0x82]);
+        assert_eq!(faults(&cut), None);
+        let end = client_frame(Opcode::Continuation, true, b"");
+        assert_eq!(faults(&[cut, end].concat()), Some(Fault::NotUtf8));
+        assert_eq!(
+            faults(&client_frame(Opcode::Text, true, &[0xed, 0xa0, 0x80])),
+            Some(Fault::NotUtf8)
+        );
+        // Binary messages may hold anything.
+        assert_eq!(
+            says(&client_frame(Opcode::Binary, true, &[0xff])),
+            [Said::Binary([0xff].into())]
+        );
+    }
+
+    #[test]
+    fn close_frames_and_what_comes_after() {
+        let mut bytes = client_frame(Opcode::Close, true, &[0x03, 0xe8, b'b', b'y', b'e']);
+        bytes.extend([0xff; 40]);
+        assert_eq!(says(&bytes), [Said::Close(Some(1000), "bye".into())]);
+        assert_eq!(
+            says(&client_frame(Opcode::Close, true, &[])),
+            [Said::Close(None, "".into())]
+        );
+        assert_eq!(
+            faults(&client_frame(Opcode::Close, true, &[3])),
+            Some(Fault::CloseTooShort)
+        );
+        let code = client_frame(Opcode::Close, true, &1005u16.to_be_bytes());
+        assert_eq!(faults(&code), Some(Fault::CloseCode));
+    }
+
+    #[test]
+    fn header_faults_reach_the_caller() {
+        assert_eq!(faults(&[0x81, 0x00]), Some(Fault::Unmasked));
+        assert_eq!(faults(&masked(0x87, &[])), Some(Fault::ReservedOpcode));
+        assert_eq!(faults(&masked(0xc1, b"x")), Some(Fault::ReservedBits));
+    }
+
+    #[test]
+    fn input_that_is_not_all_there_is_left_alone() {
+        let frame = client_frame(Opcode::Text, true, b"hello");
+        let mut part = frame[..frame.len() - 1].to_vec();
+        let mut decoder = Decoder::new(BOUND);
+        assert_eq!(decoder.next(&mut part), Ok(Decoded::NEEDS_MORE));
+        assert_eq!(part, frame[..frame.len() - 1]);
+    }
+}
