@@ -208,6 +208,7 @@ fn what_is_not_http() {
         "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\nA: \0\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n",
         "GET / HTTP/1.1\r\nno colon\r\n\r\n",
         "\x16\x03\x01\x02\0\x01\0\x01\u{7c}\x03\x03",
     ] {
