@@ -14,13 +14,13 @@
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
 //! | [`lifecycle`] | where the process is in its life |
+//! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
 //! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 //! | [`store`] | where events are kept: the promises, and the embedded store |
 //! | [`live`] | who wants this event: a shard's subscriptions |
 //! | [`shard`] | a thread with its share of the connections |
 //! | [`control`] | start and end, signals, logs, health and metrics servers |
-//! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");

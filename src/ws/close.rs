@@ -176,6 +176,9 @@ mod tests {
         let mut out = Vec::new();
         write_payload(&mut out, Some(NORMAL), &reason);
         assert_eq!(parse_payload(&out), Ok((Some(1000), &reason[..122])));
+        out.clear();
+        write_payload(&mut out, Some(NORMAL), &"x".repeat(124));
+        assert_eq!(out.len(), CONTROL_PAYLOAD_BYTES_MAX);
     }
 
     #[test]

@@ -423,6 +423,18 @@ mod tests {
     }
 
     #[test]
+    fn checked_text_is_not_checked_again() {
+        // Else thousands of fragments cost a walk of the whole message each.
+        let mut decoder = Decoder::new(BOUND);
+        let mut first = client_frame(Opcode::Text, false, "aé€".as_bytes());
+        decoder.next(&mut first).unwrap();
+        assert_eq!(decoder.checked_bytes, 6);
+        let mut second = client_frame(Opcode::Continuation, false, &[b'b', 0xe2]);
+        decoder.next(&mut second).unwrap();
+        assert_eq!(decoder.checked_bytes, 7);
+    }
+
+    #[test]
     fn close_frames_and_what_comes_after() {
         let mut bytes = client_frame(Opcode::Close, true, &[0x03, 0xe8, b'b', b'y', b'e']);
         bytes.extend([0xff; 40]);

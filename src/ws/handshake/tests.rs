@@ -64,34 +64,34 @@ fn split_at_every_byte() {
 
 #[test]
 fn token_lists_in_any_case_and_over_several_lines() {
+    let connection = |lines| changed("Connection: Upgrade", lines);
+    let upgrade = |lines| changed("Upgrade: websocket\r\n", lines);
     let good = Upgrade::WebSocket { key: KEY };
-    assert_eq!(
-        changed("Connection: Upgrade", "connection: keep-alive, uPGRADE"),
-        good
-    );
-    assert_eq!(
-        changed(
-            "Connection: Upgrade",
-            "Connection: close\r\nConnection: ,Upgrade ,"
-        ),
-        good
-    );
-    assert_eq!(
-        changed("Upgrade: websocket", "UPGRADE: h2c , WebSocket"),
-        good
-    );
-    assert_eq!(
-        changed("Upgrade: websocket", "Upgrade: h2c\r\nUpgrade: WEBSOCKET"),
-        good
-    );
+    for lines in [
+        "connection: keep-alive, uPGRADE",
+        "Connection: close\r\nConnection: ,Upgrade ,",
+        "Connection: upgrade\r\nConnection: close",
+    ] {
+        assert_eq!(connection(lines), good, "{lines}");
+    }
+    for lines in [
+        "UPGRADE: h2c , WebSocket\r\n",
+        "Upgrade: h2c\r\nUpgrade: WEBSOCKET\r\n",
+        "Upgrade: websocket\r\nUpgrade: h2c\r\n",
+    ] {
+        assert_eq!(upgrade(lines), good, "{lines}");
+    }
     let bad = Upgrade::Bad(HeadError::Tokens);
-    assert_eq!(changed("Connection: Upgrade", "Connection: upgraded"), bad);
-    assert_eq!(
-        changed("Connection: Upgrade", "Connection: keep-alive"),
-        bad
-    );
-    assert_eq!(changed("Upgrade: websocket", "Upgrade: web socket"), bad);
-    assert_eq!(changed("Upgrade: websocket\r\n", ""), bad);
+    for lines in [
+        "Connection: upgraded",
+        "Connection: keep-alive",
+        "X: Upgrade",
+    ] {
+        assert_eq!(connection(lines), bad, "{lines}");
+    }
+    for lines in ["Upgrade: web socket\r\n", "Upgrade: websocket/13\r\n", ""] {
+        assert_eq!(upgrade(lines), bad, "{lines}");
+    }
 }
 
 #[test]
@@ -208,6 +208,7 @@ fn what_is_not_http() {
         "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\nA: \0\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n",
         "GET / HTTP/1.1\r\nno colon\r\n\r\n",
         "\x16\x03\x01\x02\0\x01\0\x01\u{7c}\x03\x03",
     ] {
