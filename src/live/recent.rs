@@ -10,6 +10,7 @@
 //! asks and remembers. So of several threads that insert one id at once, exactly one is told that
 //! it is new, unless another id took the place in between.
 
+use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,6 @@ use foldhash::quality::RandomState;
 use crate::limits::RECENT_IDS_ENTRIES;
 
 /// A process-wide memory of recent event ids, lock-free. Shared by `Arc` or as a static.
-#[derive(Debug)]
 pub struct RecentIds {
     fingerprints: Box<[AtomicU64]>,
     key: RandomState,
@@ -47,6 +47,14 @@ impl RecentIds {
             fingerprints,
             key: RandomState::default(),
         }
+    }
+}
+
+impl fmt::Debug for RecentIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecentIds")
+            .field("entries", &self.fingerprints.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! Any runtime, or none, can be on either side.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,6 @@ use std::task::{Context, Poll};
 use atomic_waker::AtomicWaker;
 
 /// A bounded queue from many threads to one receiver. Shared by `Arc`.
-#[derive(Debug)]
 pub struct Mailbox<T> {
     queue: Mutex<Queue<T>>,
     /// Threads in [`push_batch_blocking`](Self::push_batch_blocking) wait here.
@@ -225,8 +225,18 @@ impl<T> Mailbox<T> {
     }
 }
 
+/// Without the items: those of clients do not belong in logs.
+impl<T> fmt::Debug for Mailbox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox")
+            .field("len", &self.len())
+            .field("items_max", &self.items_max)
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
 /// The future of [`Mailbox::take`].
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Take<'a, T> {
     mailbox: &'a Mailbox<T>,
@@ -251,7 +261,6 @@ impl<T> Future for Take<'_, T> {
     }
 }
 
-#[derive(Debug)]
 struct Queue<T> {
     items: Vec<T>,
     closed: bool,
