@@ -12,6 +12,7 @@
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
+//! | [`flags`] | exactly one provider of the caps' flags |
 //! | [`control`] | lifecycle, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
@@ -20,6 +21,7 @@ compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll an
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod flags;
 pub mod limits;
 pub mod metrics;
 pub mod secret;
