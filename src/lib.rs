@@ -21,6 +21,8 @@
 //! | [`live`] | who wants this event: a shard's subscriptions |
 //! | [`shard`] | a thread with its share of the connections |
 //! | [`control`] | start and end, signals, logs, health and metrics servers |
+//! | [`flags`] | exactly one provider of the caps' flags |
+//! | [`control`] | lifecycle, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -31,6 +33,7 @@ pub mod control;
 pub mod error;
 pub mod lifecycle;
 pub mod gate;
+pub mod flags;
 pub mod limits;
 pub mod live;
 pub mod metrics;

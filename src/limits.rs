@@ -218,6 +218,39 @@ pub const LOG_FLUSH_MS_MAX: u64 = 1_000;
 /// Period of the metrics recorder's own upkeep, in milliseconds.
 pub const METRICS_UPKEEP_MS: u64 = 5_000;
 
+/// Period of the refresh that reads the flags and applies the limits, in milliseconds.
+pub const FLAGS_REFRESH_MS: u64 = 5_000;
+/// Longest wait at start for the flag provider, in milliseconds; then the defaults serve.
+pub const FLAGS_START_MS_MAX: u64 = 3_000;
+/// Between a stream that LaunchDarkly's SDK gave up and its next client, in milliseconds.
+pub const FLAGS_REBUILD_MS: u64 = 60_000;
+/// First pause before a lost stream is opened again, in milliseconds; it doubles up to 30 s.
+pub const FLAGS_RECONNECT_MS: u64 = 1_000;
+/// Longest wait for a connection to LaunchDarkly, its TLS included, in milliseconds.
+pub const FLAGS_CONNECT_MS_MAX: u64 = 10_000;
+/// Longest wait for the head of an answer of LaunchDarkly, in milliseconds.
+pub const FLAGS_ANSWER_MS_MAX: u64 = 15_000;
+/// Longest silence of the flag stream, in milliseconds: it sends a comment every 3 minutes.
+pub const FLAGS_SILENCE_MS_MAX: u64 = 300_000;
+/// Time without any sign of the SDK's stream task after which it counts as ended, in milliseconds.
+/// While it lives, a silence ends its request and a pause of at most 30 s precedes the next one.
+pub const FLAGS_STALL_MS_MAX: u64 = 420_000;
+/// Largest size of an integer flag value: beyond it a JSON number is no longer exact.
+pub const FLAG_VALUE_MAX: i64 = 1 << 53;
+
+/// Age at which a remembered cap is no longer applied, in seconds.
+pub const REMEMBERED_AGE_SECONDS_MAX: u64 = 24 * 3_600;
+/// How far in the future a remembered cap's time may lie (a clock set back), in seconds.
+pub const REMEMBERED_AHEAD_SECONDS_MAX: u64 = 300;
+/// Period at which unchanged caps are saved again, so that their age is true, in seconds.
+pub const REMEMBERED_SAVE_SECONDS: u64 = 600;
+/// Largest file of remembered caps that is read, in bytes.
+pub const REMEMBERED_BYTES_MAX: u64 = 4_096;
+
+const _: () = assert!(
+    FLAGS_STALL_MS_MAX > FLAGS_SILENCE_MS_MAX + FLAGS_CONNECT_MS_MAX + FLAGS_ANSWER_MS_MAX + 30_000
+);
+const _: () = assert!(REMEMBERED_SAVE_SECONDS < REMEMBERED_AGE_SECONDS_MAX);
 const _: () = assert!(OUTBOX_SOFT_BYTES_DEFAULT <= OUTBOX_HARD_BYTES_DEFAULT);
 const _: () = assert!(OUTBOX_HARD_BYTES_DEFAULT <= OUTBOX_TOTAL_BYTES_DEFAULT);
 // A connection's queue must hold the largest message, or the first big event would end it.
