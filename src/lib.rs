@@ -13,6 +13,7 @@
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
+//! | [`flags`] | exactly one provider of the caps' flags |
 //! | [`lifecycle`] | where the process is in its life |
 //! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
@@ -21,8 +22,6 @@
 //! | [`live`] | who wants this event: a shard's subscriptions |
 //! | [`shard`] | a thread with its share of the connections |
 //! | [`control`] | start and end, signals, logs, health and metrics servers |
-//! | [`flags`] | exactly one provider of the caps' flags |
-//! | [`control`] | lifecycle, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -31,9 +30,9 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod error;
-pub mod lifecycle;
-pub mod gate;
 pub mod flags;
+pub mod gate;
+pub mod lifecycle;
 pub mod limits;
 pub mod live;
 pub mod metrics;
