@@ -22,11 +22,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline]
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
     /// Takes a byte. The caller goes on only after one that is ASCII.
+    #[inline]
     pub(super) fn next(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
@@ -68,6 +70,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a quoted hex number of `N` bytes.
+    #[inline]
     pub(super) fn hex<const N: usize>(&mut self, fault: Fault) -> Result<Hex<'a, N>, Fault> {
         let start = self.at + 1;
         let end = start + 2 * N;
@@ -84,6 +87,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a decimal integer without sign, fraction, exponent or leading zeros.
+    #[inline]
     pub(super) fn integer(&mut self, max: u64, fault: Fault) -> Result<(u64, &'a str), Fault> {
         let start = self.at;
         let mut value = 0_u64;
@@ -124,6 +128,7 @@ pub(super) fn decode_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 }
 
 /// White space of JSON (RFC 8259 section 2).
+#[inline]
 pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }

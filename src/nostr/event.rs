@@ -39,7 +39,7 @@ pub struct Event {
     json: Box<str>,
     /// Values of index tags that held escapes, end to end.
     unescaped: Box<str>,
-    index: Box<[IndexTag]>,
+    index: Vec<IndexTag>,
     /// One bit per letter in `index`.
     letters: u64,
     created_at: u64,
@@ -237,7 +237,7 @@ impl Event {
         let event = Self {
             json: json.into_boxed_str(),
             unescaped: tags.unescaped.into_boxed_str(),
-            index: tags.index.into_boxed_slice(),
+            index: tags.index,
             letters: tags.letters,
             created_at: scan.created_at.0,
             expiration: tags.expiration,

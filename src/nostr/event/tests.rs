@@ -174,6 +174,15 @@ fn ambiguous_events_are_refused() {
         )
     });
     assert_eq!(upper, "invalid: id must be 64 lower-case hex digits");
+    // The only white space is that of JSON.
+    for space in ["\u{c}", "\u{b}", "\u{a0}", "\u{2028}", "\u{feff}", "\0"] {
+        let found = refusal(|json| json.replace(":1,", &format!(":{space}1,")));
+        assert!(found.starts_with("invalid: kind"), "{found}");
+        refusal(|json| format!("{json}{space}"));
+        refusal(|json| format!("{space}{json}"));
+    }
+    let prefixed = refusal(|json| format!("{}0x{}", &json[..7], &json[9..]));
+    assert_eq!(prefixed, "invalid: id must be 64 lower-case hex digits");
     let short = refusal(|json| json.replacen(&json[147..149], "", 1));
     assert!(short.starts_with("invalid: "), "{short}");
 }
