@@ -15,8 +15,9 @@
 use std::task::Waker;
 
 use super::ConcurrencyGate;
+use super::slab::NOBODY;
 use super::sync::{AtomicU8, Ordering};
-use super::waiters::{NOBODY, Offered};
+use super::waiters::Offered;
 
 const IDLE: u8 = 0;
 const RUNNING: u8 = 1;
