@@ -73,7 +73,7 @@ impl fmt::Display for Limit {
 pub struct Snapshot {
     /// The applied limit.
     pub limit: Limit,
-    /// Permits held, offers not yet claimed, and at most one reservation of a settle under way.
+    /// Permits held, and offers not yet claimed.
     pub in_flight: u32,
     /// Waiters that have no offer.
     pub waiting: u32,

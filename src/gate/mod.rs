@@ -129,8 +129,7 @@ impl ConcurrencyGate {
         }
     }
 
-    /// Takes a permit if one is free and nobody waits; never queues. It may refuse once for no
-    /// visible reason, while a settle holds a reservation.
+    /// Takes a permit if one is free and nobody waits; never queues.
     ///
     /// # Errors
     ///
@@ -163,12 +162,12 @@ impl ConcurrencyGate {
     /// does nothing.
     pub fn set_limit(&self, limit: Limit) -> Applied {
         let limit = limit.min(self.ceiling);
-        let before = self.state.set_limit(limit.field());
+        let (before, after) = self.state.set_limit(limit.field());
         let applied = Applied {
             old: Limit::from_field(before.limit()),
-            new: Limit::from_field(limit.field()),
+            new: Limit::from_field(after.limit()),
         };
-        if applied.changed() && before.waiting() > 0 {
+        if after.wants_settling() {
             self.settle();
         }
         applied
@@ -200,7 +199,7 @@ impl ConcurrencyGate {
     /// One permit back, from a holder or from an offer that nobody took.
     #[inline]
     fn release(&self, count: u32) {
-        if self.state.release(count).waiting() > 0 {
+        if self.state.release(count).wants_settling() {
             self.settle();
         }
     }
@@ -284,9 +283,9 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
         let slot = match self.slot {
             Some(slot) => slot,
             None => {
-                // The order is load-bearing: register on the word, push, settle, park. Registered
-                // first, the count never falls below the queues; settled last, a permit that came
-                // free since the word was read is not left lying.
+                // The order is load-bearing: register on the word, push, look again, park.
+                // Registered first, the count never falls below the queues; looked at last, a
+                // permit that came free before the push is not left lying.
                 match gate.state.enter(gate.waiting_max) {
                     Entry::Admitted => return self.admitted(),
                     Entry::Full => return self.shed(Shed::Full),
@@ -298,7 +297,7 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
                     return self.shed(Shed::Closed);
                 };
                 self.slot = Some(slot);
-                if gate.settle() == 0 {
+                if !gate.state.newest().wants_settling() || gate.settle() == 0 {
                     return Poll::Pending;
                 }
                 slot
@@ -309,8 +308,11 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
             Look::Admitted => self.admitted(),
             Look::Closed => self.shed(Shed::Closed),
             Look::GivenBack => {
-                // If this offers to this very waiter again, the drive will wake it.
-                gate.settle();
+                // Pushed again, so look again. If this very waiter gets the offer, the drive will
+                // wake it.
+                if gate.state.newest().wants_settling() {
+                    gate.settle();
+                }
                 Poll::Pending
             }
             Look::ClosedWithOffer => {

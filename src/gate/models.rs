@@ -5,7 +5,7 @@
 //! more threads. Both find a lost wake-up as a deadlock.
 //!
 //! ```text
-//! cargo test --release --features loom    --lib gate::models     GATE_LOOM_PREEMPTIONS (2)
+//! cargo test --release --features loom    --lib gate::models     GATE_LOOM_PREEMPTIONS (3)
 //! cargo test --release --features shuttle --lib gate::models     GATE_SHUTTLE_SCHEDULES (2000)
 //! ```
 //!
@@ -35,7 +35,7 @@ fn setting(name: &str, default: usize) -> usize {
 #[cfg(feature = "loom")]
 fn check(scenario: fn()) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(setting("GATE_LOOM_PREEMPTIONS", 2));
+    builder.preemption_bound = Some(setting("GATE_LOOM_PREEMPTIONS", 3));
     builder.max_branches = 100_000;
     builder.check(scenario);
 }
@@ -186,10 +186,10 @@ fn offer_returns() {
     });
 }
 
-/// A waiter that is counted and already gone, a runner that reserves on its account, and a
-/// newcomer that sees the gate full: the one that must not be left asleep.
+/// A waiter that is counted and already gone, a runner that settles on its account and finds
+/// nobody, and a newcomer that registers meanwhile: it must not be left asleep.
 #[test]
-fn no_lost_wake_beside_a_reservation() {
+fn no_lost_wake_beside_a_cancel() {
     check(|| {
         let gate = gate(1, 2);
         let permit = hold(&gate);

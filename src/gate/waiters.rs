@@ -72,6 +72,8 @@ pub(super) enum Offered {
     Taken(Option<Waker>),
     /// The oldest waiter of this shard is no longer the one seen: look again.
     Moved,
+    /// No permit is free any more.
+    NoRoom,
 }
 
 /// What a drive finds.
@@ -175,12 +177,16 @@ impl Waiters {
         left
     }
 
-    /// Offers a reserved permit to the waiter with this ticket, if it is still the oldest here.
-    pub(super) fn offer(&self, ticket: u64) -> Offered {
+    /// Offers a permit to the waiter with this ticket, if it is still the oldest here and one is
+    /// free. The count moves under the lock, so that the waiter cannot leave in between.
+    pub(super) fn offer(&self, ticket: u64, state: &State) -> Offered {
         let mut queue = self.queue.hold();
         let index = queue.waiting.head;
         if index == NIL || queue.slot(index).ticket != ticket {
             return Offered::Moved;
+        }
+        if !state.grant() {
+            return Offered::NoRoom;
         }
         queue.notify(index, Condition::Offered);
         self.publish(&queue);
