@@ -12,6 +12,8 @@ use crate::metrics::Metrics;
 
 pub mod admin;
 pub mod logs;
+pub mod refresh;
+pub mod remembered;
 pub mod signals;
 
 /// Where the process is in its life. Only ever forwards.
