@@ -14,6 +14,7 @@
 //! | [`metrics`] | every series, in one table |
 //! | [`flags`] | exactly one provider of the caps' flags |
 //! | [`control`] | lifecycle, signals, logs, health and metrics servers |
+//! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -22,6 +23,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod flags;
+pub mod gate;
 pub mod limits;
 pub mod metrics;
 pub mod secret;
