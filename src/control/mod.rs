@@ -11,6 +11,7 @@ use crate::limits;
 use crate::metrics::Metrics;
 
 pub mod admin;
+pub mod caps;
 pub mod logs;
 pub mod refresh;
 pub mod remembered;
