@@ -220,10 +220,6 @@ pub const METRICS_UPKEEP_MS: u64 = 5_000;
 
 /// Share of the reader pool that history reads leave to others: one in so many, rounded down.
 pub const HISTORY_RESERVED_DIVISOR: usize = 5;
-/// Longest wait for a permit of the history gate, in milliseconds, for each read.
-pub const HISTORY_WAIT_MS_MAX: u64 = 1_000;
-/// Longest wait for a permit of the auth gate, in milliseconds.
-pub const AUTH_WAIT_MS_MAX: u64 = 2_000;
 
 /// Period of the refresh that reads the flags and applies the limits, in milliseconds.
 pub const FLAGS_REFRESH_MS: u64 = 5_000;
