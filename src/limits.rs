@@ -115,8 +115,8 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Index entries that a read looks at before its shard turns to others.
 pub const SLICE_ENTRIES_MAX: u32 = 4_096;
-/// Bytes of rows that one read brings into memory.
-pub const SLICE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of rows that one read brings into memory, under one permit of the history gate.
+pub const READ_BYTES_MAX: usize = 1 << 20;
 /// Time that a read may hold its shard.
 pub const SLICE_TIME: Duration = Duration::from_millis(1);
 /// A connection with more than this queued gets no further rows of history until it has taken some.
@@ -301,3 +301,14 @@ pub const HEARTBEAT_STALE: Duration = Duration::from_secs(5);
 pub const STOP_CLOSES_WAIT: Duration = Duration::from_secs(7);
 /// Time between two looks at what is left while the relay stops.
 pub const STOP_POLL: Duration = Duration::from_millis(10);
+
+/// Longest wait for a permit of the history gate, for each read.
+pub const HISTORY_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait for a permit of the auth gate.
+pub const AUTH_WAIT: Duration = Duration::from_secs(2);
+/// Time to a first login on a relay that requires one, counted from the challenge.
+pub const LOGIN_WAIT: Duration = Duration::from_secs(5);
+/// Random bytes of a challenge; sent as twice as many hex digits.
+pub const AUTH_CHALLENGE_BYTES: usize = 16;
+/// Keys that one connection may authenticate.
+pub const KEYS_PER_CONNECTION_MAX: usize = 64;

@@ -25,6 +25,7 @@ pub mod message;
 mod properties;
 pub mod reason;
 mod scan;
+pub mod sealed;
 #[doc(hidden)]
 pub mod testing;
 mod text;

@@ -12,14 +12,19 @@ use std::cell::{Cell, RefCell};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::limits::{CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, PING_INTERVAL, PINGS_UNANSWERED_MAX};
+use crate::limits::{
+    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, KEYS_PER_CONNECTION_MAX, LOGIN_WAIT, PING_INTERVAL,
+    PINGS_UNANSWERED_MAX,
+};
 use crate::live::SubKey;
 use crate::metrics::{CloseReason, DropReason, UpgradeRefusal};
 use crate::nostr::message::{self, SubId};
+use crate::nostr::sealed::{self, Viewer};
 use crate::shard::Shard;
 use crate::shard::history::Reads;
+use crate::shard::login::Challenge;
 use crate::shard::outbox::{Outbox, Shared};
 use crate::shard::runtime::{self, Socket};
 use crate::ws::close;
@@ -67,7 +72,26 @@ pub struct Conn {
     deadline: Cell<Instant>,
     pings_unanswered: Cell<u8>,
     peer_done: Cell<bool>,
+    /// What its client has to sign to log in.
+    pub challenge: Challenge,
+    /// Whether an AUTH frame ever came.
+    pub attempted: Cell<bool>,
+    keys: RefCell<Vec<[u8; 32]>>,
+    login_clock: Cell<LoginClock>,
+    ended_by: Cell<Option<CloseReason>>,
+    born: Instant,
     waiting: Signal,
+}
+
+/// The time that a client has for its first login. It stands still while a login is being checked.
+#[derive(Clone, Copy)]
+enum LoginClock {
+    /// No login is required, or one has succeeded.
+    Off,
+    /// Over at this time.
+    Until(Instant),
+    /// A login is pending; this much was left.
+    Stopped(Option<Duration>),
 }
 
 /// A subscription of a connection.
@@ -90,7 +114,13 @@ pub const EPHEMERAL: u64 = u64::MAX;
 
 impl Conn {
     /// Wraps an accepted socket. `serial` must be new on this shard.
-    pub fn new(socket: Socket, peer: SocketAddr, serial: u32, now: Instant) -> Rc<Conn> {
+    pub fn new(
+        socket: Socket,
+        peer: SocketAddr,
+        serial: u32,
+        challenge: Challenge,
+        now: Instant,
+    ) -> Rc<Conn> {
         Rc::new(Conn {
             peer,
             serial,
@@ -110,6 +140,12 @@ impl Conn {
             deadline: Cell::new(now + HEAD_WAIT),
             pings_unanswered: Cell::new(0),
             peer_done: Cell::new(false),
+            challenge,
+            attempted: Cell::new(false),
+            keys: RefCell::default(),
+            login_clock: Cell::new(LoginClock::Off),
+            ended_by: Cell::new(None),
+            born: now,
             waiting: Signal::default(),
         })
     }
@@ -129,11 +165,34 @@ impl Conn {
         self.phase.get()
     }
 
-    /// The upgrade was answered: from now on pings are due.
-    pub fn opened(&self, now: Instant) {
+    /// The upgrade was answered: from now on pings are due, and a login where one is required.
+    pub fn opened(&self, now: Instant, login_required: bool) {
         debug_assert!(self.phase.get() == Phase::Head, "opened once");
         self.phase.set(Phase::Open);
         self.deadline.set(now + PING_INTERVAL);
+        if login_required {
+            self.login_clock.set(LoginClock::Until(now + LOGIN_WAIT));
+        }
+    }
+
+    /// Whether a close was started or the connection cut.
+    pub fn has_ended(&self) -> bool {
+        self.phase.get() > Phase::Open
+    }
+
+    /// Why it ended, once it has.
+    pub fn ended_by(&self) -> Option<CloseReason> {
+        self.ended_by.get()
+    }
+
+    /// What log lines call it: unique while the process lives.
+    pub fn name(&self, shard: &Shard) -> String {
+        format!("{}-{}", shard.id, self.serial)
+    }
+
+    /// How long it has existed.
+    pub fn age(&self) -> Duration {
+        self.born.elapsed()
     }
 
     /// The peer answered a ping.
@@ -194,6 +253,7 @@ impl Conn {
             outbox.push_with(|out| frame::write_close(out, code, text));
         }
         shard.metrics.closes.of(why).increment(1);
+        self.ended_by.set(Some(why));
         self.leave(shard);
         true
     }
@@ -210,6 +270,7 @@ impl Conn {
     pub fn cut(self: &Rc<Self>, shard: &Rc<Shard>, why: CloseReason) {
         if self.phase.get() == Phase::Open {
             shard.metrics.closes.of(why).increment(1);
+            self.ended_by.set(Some(why));
             self.drop_subs(shard);
         }
         if self.phase.get() < Phase::Cut {
@@ -228,6 +289,17 @@ impl Conn {
                 }
                 Some(since) if now.duration_since(since) >= shard.config.outbox.soft => {
                     return self.overflow(shard);
+                }
+                _ => {}
+            }
+            match self.login_clock.get() {
+                LoginClock::Until(end) if now >= end => {
+                    self.close(shard, CloseReason::AuthTimeout, None, "");
+                    return;
+                }
+                // Its socket is not read while a login waits, so its end is not noticed either.
+                LoginClock::Stopped(_) if self.socket.peer_has_left() => {
+                    return self.cut(shard, CloseReason::Lost);
                 }
                 _ => {}
             }
@@ -309,6 +381,65 @@ impl Conn {
     }
 }
 
+/// Logins.
+impl Conn {
+    /// Stops the login clock until the guard is dropped.
+    pub fn login_pending(&self) -> LoginPending<'_> {
+        let left = match self.login_clock.get() {
+            LoginClock::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            LoginClock::Off | LoginClock::Stopped(_) => None,
+        };
+        self.login_clock.set(LoginClock::Stopped(left));
+        LoginPending(self)
+    }
+
+    /// Takes note of a key that has logged in. Returns false when there are too many.
+    pub fn add_key(&self, shard: &Shard, key: &[u8; 32]) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        if keys.contains(key) {
+            return true;
+        }
+        if keys.len() >= KEYS_PER_CONNECTION_MAX {
+            return false;
+        }
+        keys.push(*key);
+        if keys.len() == 1 {
+            shard.metrics.authenticated_active.increment(1.0);
+        }
+        true
+    }
+
+    /// Whether this key has logged in here.
+    pub fn has_key(&self, key: &[u8; 32]) -> bool {
+        self.keys.borrow().contains(key)
+    }
+
+    /// Who its client is, for what is served to some only.
+    pub fn viewer(&self) -> Viewer {
+        Viewer::new(&self.keys.borrow())
+    }
+
+    /// Whether any key has logged in here.
+    pub fn is_authenticated(&self) -> bool {
+        !self.keys.borrow().is_empty()
+    }
+}
+
+/// A login is being checked. See [`Conn::login_pending`].
+pub struct LoginPending<'a>(&'a Conn);
+
+impl Drop for LoginPending<'_> {
+    fn drop(&mut self) {
+        let clock = match self.0.login_clock.get() {
+            LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
+                LoginClock::Until(Instant::now() + left)
+            }
+            _ => LoginClock::Off,
+        };
+        self.0.login_clock.set(clock);
+    }
+}
+
 /// Subscriptions.
 impl Conn {
     /// Adds a subscription whose history is still to be read. The caller has removed an older one
@@ -337,20 +468,19 @@ impl Conn {
         Some((self.sub_key(slot), serial))
     }
 
-    /// Removes a subscription. Returns whether it was there.
-    pub fn remove_sub(&self, shard: &Shard, id: &SubId) -> bool {
+    /// Removes a subscription. Returns how many events it held back, if it was there.
+    pub fn remove_sub(&self, shard: &Shard, id: &SubId) -> Option<usize> {
         let mut subs = self.subs.borrow_mut();
         let found = subs
             .iter()
             .position(|sub| sub.as_ref().is_some_and(|sub| sub.id == *id));
-        let Some(slot) = found else { return false };
+        let slot = found?;
         let sub = subs[slot].take();
         while subs.last().is_some_and(Option::is_none) {
             subs.pop();
         }
         drop(subs);
-        self.forget_sub(shard, slot, sub);
-        true
+        Some(self.forget_sub(shard, slot, sub))
     }
 
     /// Whether the subscription of this slot is still the one with this serial.
@@ -367,6 +497,9 @@ impl Conn {
     /// history, or leaves it to the history. `sequence` is [`EPHEMERAL`] for events not stored.
     pub fn offer(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, sequence: u64, event: &Shared) {
         if self.phase.get() != Phase::Open {
+            return;
+        }
+        if sealed::is_sealed(event.kind()) && !self.viewer().may_see(event) {
             return;
         }
         let queued = self.with_sub(key, |sub| match &mut sub.held {

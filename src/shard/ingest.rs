@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::metrics::EventOutcome;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
-use crate::nostr::message::{self, Prefix, Reason, SubId};
+use crate::nostr::message::{self, Prefix, Reason};
 use crate::shard::Shard;
 use crate::shard::conn::Conn;
 use crate::shard::session::Flow;
@@ -18,7 +18,7 @@ use crate::store::{Job, Outcome};
 
 /// Checks a published event and passes it on, or answers why not.
 pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
-    if let Err(reason) = policy(shard, &event) {
+    if let Err(reason) = policy(shard, conn, &event) {
         refuse(shard, conn, &event, &reason);
         return Flow::Go;
     }
@@ -27,11 +27,19 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
         refuse(shard, conn, &event, &reason);
         return Flow::Go;
     }
-    // A known id is looked up before the signature is checked: a lookup costs a thirtieth.
-    let outcome = match shard.reader.find(event.id()) {
-        Ok(Some(found)) if found.sig == *event.sig() => Some(Outcome::Duplicate),
-        Ok(Some(_)) => Some(Outcome::SignatureDiffers),
-        Ok(None) => None,
+    // What the store knows is looked up before the signature is checked: it costs a thirtieth.
+    let outcome = match shard.reader.screen(event.id(), event.pubkey()) {
+        Ok(screen) if screen.banned => Some(Outcome::Refused(Reason::new(
+            Prefix::Blocked,
+            "the author is banned",
+        ))),
+        Ok(screen) => screen.found.map(|found| {
+            if found.sig == *event.sig() {
+                Outcome::Duplicate
+            } else {
+                Outcome::SignatureDiffers
+            }
+        }),
         Err(error) => Some(Outcome::Failed(error)),
     };
     if let Some(outcome) = outcome {
@@ -91,29 +99,22 @@ pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, outcome: &Outco
     ok(shard, conn, event, accepted, reason.as_ref());
 }
 
-/// COUNT is not served yet.
-pub fn unsupported_count(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId) {
-    let reason = Reason::new(Prefix::Unsupported, "this relay does not count");
-    conn.send(shard, |outbox| {
-        outbox.push_text(|out| message::write_closed(out, sub, &reason));
-    });
-}
-
-/// AUTH is not served yet.
-pub fn unsupported_auth(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event) -> Flow {
-    let reason = Reason::new(Prefix::Unsupported, "this relay does not authenticate");
-    ok(shard, conn, event, false, Some(&reason));
-    Flow::Go
-}
-
-fn policy(shard: &Shard, event: &Event) -> Result<(), Reason> {
+fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     if kind::is_never_stored(event.kind()) {
         let text = "events of this kind are for one peer and are not published";
         return Err(Reason::new(Prefix::Invalid, text));
     }
-    if event.is_protected() {
-        let text = "a protected event is accepted from its author only (NIP-70)";
-        return Err(Reason::new(Prefix::AuthRequired, text));
+    if shard.config.login_required() && !conn.is_authenticated() {
+        return Err(Reason::new(Prefix::AuthRequired, "log in to publish"));
+    }
+    if event.is_protected() && !conn.has_key(event.pubkey()) {
+        let text = "a protected event is accepted from its author only";
+        let prefix = if conn.is_authenticated() {
+            Prefix::Restricted
+        } else {
+            Prefix::AuthRequired
+        };
+        return Err(Reason::new(prefix, text));
     }
     let now = shard.unix_seconds();
     if event.created_at() > now.saturating_add(shard.config.created_at_future) {

@@ -6,7 +6,10 @@
 //! | [`mailbox`] | the way in from other threads |
 //! | [`outbox`] | what waits to be written to one connection |
 //! | [`conn`] | one connection: phase, queue, subscriptions, writer |
-//! | [`history`] | REQ: stored events, then `EOSE` |
+//! | [`admission`] | the two gates at their call sites |
+//! | [`hooks`] | delays for tests |
+//! | [`history`] | REQ and COUNT: questions to the store |
+//! | [`login`] | AUTH: who a client is, and whether it is served |
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`http`] | plain HTTP answers |
 //! | [`session`] | one connection's reading side |
@@ -15,11 +18,14 @@
 //! Everything in [`Shard`] belongs to its thread. What threads share is in [`Common`]: settings,
 //! mailboxes, a few counters, and the store.
 
+pub mod admission;
 pub mod conn;
 pub mod history;
+pub mod hooks;
 pub mod http;
 pub mod ingest;
 pub mod listener;
+pub mod login;
 pub mod mailbox;
 pub mod outbox;
 pub mod runtime;
@@ -49,7 +55,8 @@ use crate::limits::{
     UNUPGRADED_MAX, VERIFIER_KEYS_MAX,
 };
 use crate::live::{RecentIds, SubKey, Subscriptions};
-use crate::metrics::{CloseReason, DropReason, ShardMetrics, UpgradeRefusal};
+use crate::metrics::{CloseReason, DropReason, GateName, Label, ShardMetrics, UpgradeRefusal};
+use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
 use crate::nostr::message::ParseBounds;
@@ -57,6 +64,7 @@ use crate::nostr::verify::Verifier;
 use crate::store::embedded::{Embedded, Reader};
 use crate::store::{CommitSink, Done, Job, Origin, Outcome};
 use crate::ws::close;
+use admission::{Admission, Gates};
 use conn::{Conn, EPHEMERAL};
 use mailbox::Mailbox;
 use outbox::Batch;
@@ -70,6 +78,8 @@ pub enum Mail {
     Answer(Done),
     /// A connection that another shard accepted.
     Adopt(OwnedFd, SocketAddr),
+    /// End the connections that have logged in with this key: it is banned.
+    Ban([u8; 32]),
     /// Close every connection and accept no more.
     CloseAll,
 }
@@ -84,6 +94,8 @@ pub struct Common {
     pub pages: http::Pages,
     /// The store.
     pub store: Embedded,
+    /// The two gates.
+    pub gates: Gates,
     /// Ids of ephemeral events seen lately.
     pub recent: RecentIds,
     mail: Box<[Mailbox<Mail>]>,
@@ -110,11 +122,13 @@ impl Common {
         store: Embedded,
     ) -> Arc<Common> {
         let shards = config.shards;
+        let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
         Arc::new(Common {
             config,
             lifecycle,
             pages,
             store,
+            gates,
             recent: RecentIds::new(),
             mail: (0..shards)
                 .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
@@ -210,6 +224,12 @@ pub struct Shard {
     pub metrics: ShardMetrics,
     /// Its view of the store.
     pub reader: Reader,
+    /// Its way to the history gate.
+    pub history: Admission,
+    /// Its way to the auth gate.
+    pub auth: Admission,
+    /// What logins must name.
+    pub relay_url: RelayUrl,
     /// Its cache of public keys.
     pub verifier: RefCell<Verifier>,
     /// Bounds of what a client may send.
@@ -290,6 +310,10 @@ impl Shard {
             id,
             metrics: ShardMetrics::new(id),
             reader: common.store.reader(),
+            history: Admission::new(&common.gates, GateName::HistoryReads, id),
+            auth: Admission::new(&common.gates, GateName::Auth, id),
+            relay_url: RelayUrl::parse(&config.relay_url)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?,
             verifier: RefCell::new(Verifier::new(VERIFIER_KEYS_MAX)),
             parse_bounds: ParseBounds {
                 filters_max: config.filters_max,
@@ -317,6 +341,9 @@ impl Shard {
     async fn run(self: Rc<Self>, listener: Listener) {
         runtime::spawn(listener::accept(self.clone(), Rc::new(listener)));
         runtime::spawn(self.clone().sweep());
+        let gates = self.common.gates;
+        runtime::spawn(gates.history.drive(self.id));
+        runtime::spawn(gates.auth.drive(self.id));
         let mut mail = Vec::new();
         let common = self.common.clone();
         while common.mail[self.id].take(&mut mail).await.is_ok() {
@@ -333,6 +360,12 @@ impl Shard {
             Mail::Event(event, sequence) => self.deliver(event, sequence),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
+            Mail::Ban(key) => self.each_conn(|conn| {
+                if conn.has_key(&key) {
+                    let code = Some(close::POLICY_VIOLATION);
+                    conn.close(self, CloseReason::Banned, code, "banned");
+                }
+            }),
             Mail::CloseAll => {
                 self.accepting.set(false);
                 self.each_conn(|conn| {
@@ -414,7 +447,14 @@ impl Shard {
                 return;
             }
         };
-        let conn = Conn::new(socket, peer, self.next_serial(), Instant::now());
+        let challenge = match login::challenge() {
+            Ok(challenge) => challenge,
+            Err(error) => {
+                tracing::error!(shard = self.id, %error, "no random bytes, so no connection");
+                return;
+            }
+        };
+        let conn = Conn::new(socket, peer, self.next_serial(), challenge, Instant::now());
         let key = self.conns.borrow_mut().insert(conn.clone());
         conn.set_key(key as u32);
         self.unupgraded.set(self.unupgraded.get() + 1);
@@ -452,9 +492,22 @@ impl Shard {
     fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
+        login::ended(self, conn);
+        if conn.is_authenticated() {
+            self.metrics.authenticated_active.decrement(1.0);
+        }
         if conn.counted.get() {
             self.common.open.fetch_sub(1, Ordering::Relaxed);
             self.metrics.connections_active.decrement(1.0);
+            tracing::info!(
+                target: "access",
+                connection = %conn.name(self),
+                shard = self.id,
+                peer = %conn.peer,
+                outcome = conn.ended_by().map_or("unknown", Label::as_label),
+                duration_ms = conn.age().as_millis() as u64,
+                "connection ended"
+            );
         } else {
             self.unupgraded.set(self.unupgraded.get() - 1);
         }

@@ -28,7 +28,7 @@ pub use monoio::buf::IoVecBuf;
 use monoio::io::AsyncWriteRent;
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{RecvFlags, SocketFlags};
 
 use crate::limits::RING_ENTRIES;
@@ -130,6 +130,12 @@ pub async fn sleep(duration: Duration) {
     monoio::time::sleep(duration).await;
 }
 
+/// Waits for `future` for at most `duration`. `None`: the time is over and `future` was dropped, so
+/// it must not have input or output in flight.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Output> {
+    monoio::time::timeout(duration, future).await.ok()
+}
+
 /// A connected TCP socket of this shard.
 pub struct Socket {
     // One reader and one writer use it at the same time; see `write`.
@@ -192,6 +198,14 @@ impl Socket {
         };
         // Already gone is as good as shut down.
         let _ = rustix::net::shutdown(self.fd(), how);
+    }
+
+    /// Whether the peer has closed its side or reset the connection. Looks past unread bytes.
+    pub fn peer_has_left(&self) -> bool {
+        let socket = self.fd();
+        let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+        let now = Timespec::default();
+        rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

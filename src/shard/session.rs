@@ -12,22 +12,24 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::limits::WRITES_IN_FLIGHT_MAX;
-use crate::metrics::{CloseReason, EventOutcome};
+use crate::metrics::{AuthOutcome, CloseReason, EventOutcome};
+use crate::nostr::event::Event;
 use crate::nostr::message::{self, ClientMessage, MessageError};
 use crate::shard::conn::{Conn, Phase};
-use crate::shard::{Shard, history, http, ingest};
+use crate::shard::{Shard, history, hooks, http, ingest, login};
 use crate::ws::close;
 use crate::ws::decoder::{Decoder, Fault, Item};
 use crate::ws::frame::{self, Opcode};
 use crate::ws::handshake::{self, Upgrade};
 
 /// What a handled message asks of the reader.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Flow {
     /// Look at the next message.
     Go,
     /// Others first: this message cost something.
     Turn,
+    /// Nothing more of this connection until this login is answered.
+    Login(Box<Event>),
 }
 
 /// Serves a connection to its end. The caller removes it from the table afterwards.
@@ -94,10 +96,11 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
                     http::unavailable(shard, conn, refusal);
                     return false;
                 }
-                conn.opened(Instant::now());
+                conn.opened(Instant::now(), shard.config.login_required());
                 conn.send(shard, |outbox| {
                     outbox.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
+                login::greet(shard, conn);
             }
             Upgrade::WebSocket { .. } | Upgrade::None => {
                 http::answer(shard, conn, &head);
@@ -122,66 +125,70 @@ async fn messages(shard: &Rc<Shard>, conn: &Rc<Conn>, decoder: &mut Decoder, kep
         if conn.phase() != Phase::Open {
             return;
         }
-        let paused = if kept.is_empty() {
+        let stopped = if kept.is_empty() {
             if conn.socket.readable().await.is_err() {
                 return;
             }
             let mut scratch = shard.scratch.take();
             let received = conn.socket.receive(&mut scratch);
-            let mut paused = false;
+            let mut flow = Flow::Go;
             if let Ok(count) = received {
                 let (consumed, stopped) = decode(shard, conn, decoder, &mut scratch[..count]);
                 kept.append(&scratch[consumed..count]);
-                paused = stopped;
+                flow = stopped;
             }
             shard.scratch.replace(scratch);
             if is_end(&received) {
                 return;
             }
-            paused
+            flow
         } else {
-            let (consumed, paused) = decode(shard, conn, decoder, kept.rest());
+            let (consumed, flow) = decode(shard, conn, decoder, kept.rest());
             kept.consume(consumed);
-            let unfinished = !paused && !kept.is_empty() && conn.phase() == Phase::Open;
-            if unfinished && !receive(shard, conn, kept).await {
+            let unfinished = matches!(flow, Flow::Go) && !kept.is_empty();
+            if unfinished && !conn.has_ended() && !receive(shard, conn, kept).await {
                 return;
             }
-            paused
+            flow
         };
-        if paused && !kept.is_empty() {
-            shard.turns.next().await;
+        match stopped {
+            Flow::Go => {}
+            Flow::Turn => shard.turns.next().await,
+            Flow::Login(event) => login::attend(shard, conn, *event).await,
         }
     }
 }
 
-/// Decodes and handles what is in `bytes`. Returns how many were consumed, and whether it stopped
-/// to let others have their turn.
+/// Decodes and handles what is in `bytes`. Returns how many were consumed, and what it stopped for
+/// before the end.
 fn decode(
     shard: &Rc<Shard>,
     conn: &Rc<Conn>,
     decoder: &mut Decoder,
     bytes: &mut [u8],
-) -> (usize, bool) {
+) -> (usize, Flow) {
     let mut at = 0;
-    while at < bytes.len() && conn.phase() == Phase::Open {
-        match decoder.next(&mut bytes[at..]) {
-            Ok(decoded) => {
-                if decoded.consumed == 0 {
-                    break;
-                }
-                at += decoded.consumed;
-                let flow = decoded.item.map(|item| handle(shard, conn, item));
-                if flow == Some(Flow::Turn) {
-                    return (at, true);
-                }
-            }
+    while conn.phase() == Phase::Open {
+        // Called once more when all is consumed: that call frees what a fragmented message took.
+        let decoded = match decoder.next(&mut bytes[at..]) {
+            Ok(decoded) => decoded,
             Err(fault) => {
                 broken(shard, conn, fault);
-                return (bytes.len(), false);
+                return (bytes.len(), Flow::Go);
             }
+        };
+        if decoded.consumed == 0 && decoded.item.is_none() {
+            break;
+        }
+        at += decoded.consumed;
+        match decoded.item.map(|item| handle(shard, conn, item)) {
+            None | Some(Flow::Go) => {}
+            // Waiting for the socket is a pause already.
+            Some(Flow::Turn) if at == bytes.len() => {}
+            Some(stop) => return (at, stop),
         }
     }
-    (at, false)
+    (at, Flow::Go)
 }
 
 fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
@@ -207,6 +214,7 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
 }
 
 fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {
+    hooks::maybe_panic(text);
     match ClientMessage::parse(text, &shard.parse_bounds) {
         Ok(ClientMessage::Event(event)) => ingest::event(shard, conn, event),
         Ok(ClientMessage::Req { sub, filters }) => {
@@ -217,11 +225,11 @@ fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {
             conn.remove_sub(shard, &sub);
             Flow::Go
         }
-        Ok(ClientMessage::Count { sub, .. }) => {
-            ingest::unsupported_count(shard, conn, &sub);
-            Flow::Go
+        Ok(ClientMessage::Count { sub, filters }) => {
+            history::count(shard, conn, sub, filters);
+            Flow::Turn
         }
-        Ok(ClientMessage::Auth(event)) => ingest::unsupported_auth(shard, conn, &event),
+        Ok(ClientMessage::Auth(event)) => Flow::Login(Box::new(event)),
         Err(error) => {
             refuse(shard, conn, &error);
             Flow::Go
@@ -240,6 +248,9 @@ fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
             MessageError::Notice(text) => message::write_notice(out, &text.to_string()),
         });
     });
+    if matches!(error, MessageError::Auth(_)) {
+        login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid);
+    }
     if matches!(error, MessageError::Event(_)) {
         shard
             .metrics

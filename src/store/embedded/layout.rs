@@ -16,6 +16,7 @@
 //! author        pubkey [32] ‖ order                              seq u64 ‖ kind u16
 //! author_kind   pubkey [32] ‖ kind u16 ‖ order                   seq u64
 //! tag           letter u8 ‖ form u8 ‖ value ‖ order              seq u64 ‖ kind u16 ‖ who [8]
+//! access        pubkey [32]                                      bits u8: 1 banned, 2 allowed, 4 member
 //!
 //! order   = !created_at u64 ‖ first 16 bytes of the id           newest first, then lowest id first
 //! who     = first 8 bytes of the pubkey
@@ -76,6 +77,7 @@ const HASH_BYTES: usize = 16;
 const SIG_HEX_BYTES: usize = 128;
 /// Where the pubkey's 64 hex digits begin in the JSON.
 const PUBKEY_AT: usize = 83;
+const CREATED_AT_AT: usize = PUBKEY_AT + 64 + b"\",\"created_at\":".len();
 
 // What LMDB accepts as a key when built with its defaults.
 const _: () = assert!(KEY_BYTES_MAX <= 511);
@@ -331,6 +333,16 @@ pub fn json_pubkey(json: &str) -> Result<[u8; 32], StoreError> {
         .and_then(|hex| const_hex::decode_to_slice(hex, &mut pubkey).ok())
         .ok_or(corrupt("an event"))?;
     Ok(pubkey)
+}
+
+/// The kind of an event, from its JSON.
+pub fn json_kind(json: &str) -> Result<u16, StoreError> {
+    // Behind `created_at`, whose digits hold no comma.
+    let rest = json.get(CREATED_AT_AT..).unwrap_or_default();
+    rest.split_once(",\"kind\":")
+        .and_then(|(_, rest)| rest.split(',').next())
+        .and_then(|digits| digits.parse().ok())
+        .ok_or(corrupt("an event"))
 }
 
 /// The first 16 bytes of an id, as a number: numbers compare as the bytes do.

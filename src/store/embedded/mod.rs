@@ -15,6 +15,7 @@ use heed::MdbError;
 
 use super::{CommitSink, Job, StoreError, StoreErrorKind};
 
+mod access;
 mod apply;
 mod layout;
 mod lock;
@@ -29,6 +30,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use access::{Access, List, Screen};
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
 

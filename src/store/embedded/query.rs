@@ -26,6 +26,7 @@ use super::source::Source;
 use crate::limits::SCAN_CLOCK_ENTRIES;
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
+use crate::nostr::sealed::{self, Viewer};
 use crate::store::StoreError;
 
 /// How many events one filter may give.
@@ -88,6 +89,12 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
             remaining: self.remaining,
             given: self.given,
         }
+    }
+
+    /// The same query for a client, who does not get what is sealed for others.
+    pub fn seen_by(mut self, viewer: Viewer) -> Query<F> {
+        self.scan.viewer = Some(viewer);
+        self
     }
 
     /// The last sequence of the first slice's snapshot; `None` before the first slice.
@@ -201,6 +208,12 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
         }
     }
 
+    /// The same count for a client, who does not get what is sealed for others.
+    pub fn seen_by(mut self, viewer: Viewer) -> Count<F> {
+        self.scan.viewer = Some(viewer);
+        self
+    }
+
     /// Events counted so far; each once.
     pub fn total(&self) -> u64 {
         self.total
@@ -253,6 +266,8 @@ struct Scan<F> {
     at: usize,
     source: Option<Source>,
     watermark: Option<u64>,
+    /// Who asks; `None` sees everything.
+    viewer: Option<Viewer>,
 }
 
 impl<F: Deref<Target = [Filter]>> Scan<F> {
@@ -262,6 +277,7 @@ impl<F: Deref<Target = [Filter]>> Scan<F> {
             at: 0,
             source: None,
             watermark: None,
+            viewer: None,
         }
     }
 
@@ -271,6 +287,7 @@ impl<F: Deref<Target = [Filter]>> Scan<F> {
             at: self.at,
             source: self.source,
             watermark: self.watermark,
+            viewer: self.viewer,
         }
     }
 
@@ -313,9 +330,23 @@ impl<F: Deref<Target = [Filter]>> Scan<F> {
     }
 
     fn needs_event(&self) -> bool {
-        self.source
-            .as_ref()
-            .is_some_and(|source| source.sieve().needs_event())
+        let sieve = self.source.as_ref().map(Source::sieve);
+        sieve.is_some_and(|sieve| sieve.needs_event()) || self.must_look()
+    }
+
+    /// Whether the filter under way could give what is sealed for somebody else than who asks.
+    fn must_look(&self) -> bool {
+        self.viewer.is_some() && self.filter().is_some_and(Viewer::must_look)
+    }
+
+    /// Whether who asks may see an event.
+    fn may_see(&self, json: &str) -> Result<bool, StoreError> {
+        match &self.viewer {
+            Some(viewer) if sealed::is_sealed(layout::json_kind(json)?) => {
+                Ok(viewer.may_see(&stored(json)?))
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Checks of an event what its index entry could not tell.
@@ -332,7 +363,8 @@ impl<F: Deref<Target = [Filter]>> Scan<F> {
                 return Ok(false);
             }
         }
-        Ok(!sieve.event || filter.matches(&stored(json)?))
+        Ok((!sieve.event || filter.matches(&stored(json)?))
+            && (!self.must_look() || self.may_see(json)?))
     }
 }
 

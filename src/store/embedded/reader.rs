@@ -36,8 +36,15 @@ impl Reader {
 
     /// Whether an event is stored, and with which signature.
     pub fn find(&self, id: &[u8; 32]) -> Result<Option<Found>, StoreError> {
-        let txn = self.txn()?;
-        let Some((seq, json)) = self.lookup(&txn, id)? else {
+        self.find_in(&self.txn()?, id)
+    }
+
+    pub(super) fn find_in(
+        &self,
+        txn: &RoTxn<'_, WithoutTls>,
+        id: &[u8; 32],
+    ) -> Result<Option<Found>, StoreError> {
+        let Some((seq, json)) = self.lookup(txn, id)? else {
             return Ok(None);
         };
         Ok(Some(Found {

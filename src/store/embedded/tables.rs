@@ -46,6 +46,7 @@ pub struct Tables {
     pub(super) author: Table,
     pub(super) author_kind: Table,
     pub(super) tag: Table,
+    pub(super) access: Table,
 }
 
 impl Tables {
@@ -113,7 +114,7 @@ impl Tables {
     }
 }
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "meta",
     "events",
     "id",
@@ -123,6 +124,7 @@ const NAMES: [&str; 9] = [
     "author",
     "author_kind",
     "tag",
+    "access",
 ];
 
 /// Whether there is nothing in the environment. Anything but nothing must carry our schema version.
@@ -219,6 +221,7 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
         author,
         author_kind,
         tag,
+        access,
     ] = tables;
     Tables {
         env,
@@ -231,6 +234,7 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
         author,
         author_kind,
         tag,
+        access,
     }
 }
 
