@@ -184,7 +184,7 @@ async fn come_and_go(
         }
         // Live events may still be on their way; they end where the answer to this begins.
         client.send(format!("[\"CLOSE\",\"{name}\"]")).await;
-        client.send("[\"REQ\",\"end\",{\"limit\":0}]").await;
+        client.send("[\"REQ\",\"end\",{\"ids\":[]}]").await;
         while event_id(&client.text().await).is_some() {}
         if subscriptions % 3 == 0 {
             client = Client::connect(address).await;

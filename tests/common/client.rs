@@ -133,7 +133,7 @@ impl Client {
     /// Proves that nothing came for this connection until now: an answer to a question asked last
     /// is the next message.
     pub async fn expect_silence(&mut self) {
-        assert_eq!(self.req("silence", "{\"limit\":0}").await, [""; 0]);
+        assert_eq!(self.req("silence", "{\"ids\":[]}").await, [""; 0]);
         self.send("[\"CLOSE\",\"silence\"]").await;
     }
 

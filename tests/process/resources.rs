@@ -119,7 +119,7 @@ async fn one_that_reads_history_slowly_gets_all_of_it() {
     // Sixteen megabytes of answers, through a queue of three: its pace is the client's.
     let mut slow = slow_socket(relay.address);
     slow.send(raw::text("[\"REQ\",\"all\",{}]"));
-    relay.await_metric("buzz_queries_total", &["kind=\"req\""], |count| count == 1.0);
+    relay.await_metric("buzz_subscriptions_active", &[], |count| count == 1.0);
     // Others are served meanwhile.
     assert_eq!(writer.fetch("{\"limit\":9}").await, events[..9]);
     for event in &events {

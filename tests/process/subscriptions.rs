@@ -217,8 +217,8 @@ async fn limits_are_the_ones_that_are_set() {
     client.send("[\"REQ\",\"many\",{},{},{},{}]").await;
     assert!(client.closed("many").await.starts_with("invalid: "));
 
-    client.send("[\"REQ\",\"values\",{\"kinds\":[1,2,3,4]},{\"kinds\":[5,6,7]}]").await;
-    assert!(client.closed("values").await.starts_with("invalid: "));
+    client.send("[\"REQ\",\"vals\",{\"kinds\":[1,2,3,4]},{\"kinds\":[5,6,7]}]").await;
+    assert!(client.closed("vals").await.starts_with("invalid: "));
 
     // Characters, not bytes.
     client.send("[\"REQ\",\"\u{1f41d}\u{1f41d}\u{1f41d}\u{1f41d}\u{1f41d}\",{\"limit\":0}]").await;

@@ -138,8 +138,8 @@ fn the_longest_message_is_served_and_one_byte_more_is_not() {
         raw::text(&too_long),
         [frame(TEXT, start), frame(FIN | CONTINUATION, rest)].concat(),
         // Only declared, never sent.
-        raw::header(FIN | TEXT, MAX + 1, true),
-        raw::header(FIN | BINARY, usize::MAX >> 1, true),
+        [raw::header(FIN | TEXT, MAX + 1, true), vec![0; 4]].concat(),
+        [raw::header(FIN | BINARY, usize::MAX >> 1, true), vec![0; 4]].concat(),
     ];
     for bytes in &ways {
         let mut raw = Raw::upgraded(relay.address);
