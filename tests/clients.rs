@@ -34,9 +34,16 @@ async fn nostr_sdk_publishes_fetches_subscribes_and_replaces() {
 
     // Published, then fetched: the client checks id and signature of what it gets.
     let text = "caf\u{e9} \u{1f41d} \"quoted\" \\ \n\t";
-    let note = send(&author, EventBuilder::text_note(text).tag(Tag::hashtag("bees"))).await;
+    let note = send(
+        &author,
+        EventBuilder::text_note(text).tag(Tag::hashtag("bees")),
+    )
+    .await;
     let filter = Filter::new().author(keys.public_key()).kind(Kind::TextNote);
-    let found = reader.fetch_events(filter.clone(), WAIT).await.expect("events");
+    let found = reader
+        .fetch_events(filter.clone(), WAIT)
+        .await
+        .expect("events");
     let found = found.into_iter().collect::<Vec<_>>();
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].id, found[0].content.as_str()), (note, text));
@@ -46,7 +53,11 @@ async fn nostr_sdk_publishes_fetches_subscribes_and_replaces() {
     let mut notifications = reader.notifications();
     let bees = Filter::new().hashtag("bees");
     reader.subscribe(bees, None).await.expect("a subscription");
-    let live = send(&author, EventBuilder::text_note("live").tag(Tag::hashtag("bees"))).await;
+    let live = send(
+        &author,
+        EventBuilder::text_note("live").tag(Tag::hashtag("bees")),
+    )
+    .await;
     send(&author, EventBuilder::text_note("of something else")).await;
     // The pool tells of events that are new to the reader: the first one was fetched before.
     let seen = tokio::time::timeout(WAIT, async {
@@ -68,8 +79,14 @@ async fn nostr_sdk_publishes_fetches_subscribes_and_replaces() {
     };
     send(&author, named("old", 5)).await;
     send(&author, named("new", 1)).await;
-    let metadata = reader.fetch_metadata(keys.public_key(), WAIT).await.expect("metadata");
-    assert_eq!(metadata.and_then(|metadata| metadata.name).as_deref(), Some("new"));
+    let metadata = reader
+        .fetch_metadata(keys.public_key(), WAIT)
+        .await
+        .expect("metadata");
+    assert_eq!(
+        metadata.and_then(|metadata| metadata.name).as_deref(),
+        Some("new")
+    );
     let article = |age: u64| {
         EventBuilder::new(Kind::LongFormTextNote, format!("{age} s ago"))
             .tag(Tag::identifier("article"))
@@ -77,16 +94,27 @@ async fn nostr_sdk_publishes_fetches_subscribes_and_replaces() {
     };
     send(&author, article(3)).await;
     let newest = send(&author, article(2)).await;
-    let filter = Filter::new().kind(Kind::LongFormTextNote).identifier("article");
+    let filter = Filter::new()
+        .kind(Kind::LongFormTextNote)
+        .identifier("article");
     let found = reader.fetch_events(filter, WAIT).await.expect("events");
-    assert_eq!(found.into_iter().map(|event| event.id).collect::<Vec<_>>(), [newest]);
+    assert_eq!(
+        found.into_iter().map(|event| event.id).collect::<Vec<_>>(),
+        [newest]
+    );
 
     // Refused: the client is told why.
-    let future = EventBuilder::text_note("too early")
-        .custom_created_at(Timestamp::from_secs(time + 10_000));
+    let future =
+        EventBuilder::text_note("too early").custom_created_at(Timestamp::from_secs(time + 10_000));
     let output = author.send_event_builder(future).await.expect("an answer");
     assert!(output.success.is_empty(), "{output:?}");
-    assert!(output.failed.values().all(|why| why.starts_with("invalid: ")), "{output:?}");
+    assert!(
+        output
+            .failed
+            .values()
+            .all(|why| why.starts_with("invalid: ")),
+        "{output:?}"
+    );
     for client in [author, reader] {
         client.shutdown().await;
     }
@@ -99,12 +127,19 @@ fn nostr_tools_publishes_fetches_subscribes_and_replaces() {
     let version = run(Command::new("node").arg("--version"));
     let major = version.and_then(|version| {
         let text = String::from_utf8(version.stdout).ok()?;
-        text.trim_start_matches('v').split('.').next()?.parse::<u32>().ok()
+        text.trim_start_matches('v')
+            .split('.')
+            .next()?
+            .parse::<u32>()
+            .ok()
     });
     match major {
         None => return skip(TEST, "Node is not installed"),
         Some(major) if major < NODE_MAJOR_MIN => {
-            return skip(TEST, &format!("nostr-tools needs Node {NODE_MAJOR_MIN}, this is {major}"));
+            return skip(
+                TEST,
+                &format!("nostr-tools needs Node {NODE_MAJOR_MIN}, this is {major}"),
+            );
         }
         Some(_) => {}
     }
@@ -122,7 +157,9 @@ fn nostr_tools_publishes_fetches_subscribes_and_replaces() {
     expect_success("npm ci", output);
     let relay = Launch::new().start();
     let mut session = Command::new("node");
-    session.args(["session.mjs", &relay.url()]).current_dir(&copy);
+    session
+        .args(["session.mjs", &relay.url()])
+        .current_dir(&copy);
     expect_success("the session", run(&mut session));
 }
 
@@ -138,5 +175,9 @@ fn expect_success(what: &str, output: Option<Output>) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{what} failed: {}\n{out}\n{err}", output.status);
+    assert!(
+        output.status.success(),
+        "{what} failed: {}\n{out}\n{err}",
+        output.status
+    );
 }

@@ -50,12 +50,18 @@ async fn a_hundred_kills_lose_nothing() {
                 };
                 made += 1;
                 unanswered.insert(id_of(&event).to_owned(), event.clone());
-                if client.try_send(format!("[\"EVENT\",{event}]")).await.is_err() {
+                if client
+                    .try_send(format!("[\"EVENT\",{event}]"))
+                    .await
+                    .is_err()
+                {
                     break;
                 }
             }
             // The end of the connection is the kill.
-            let Ok(text) = client.try_text().await else { break };
+            let Ok(text) = client.try_text().await else {
+                break;
+            };
             let id = text.strip_prefix("[\"OK\",\"").expect("an OK")[..64].to_owned();
             assert!(text.ends_with(",true,\"\"]"), "{text}");
             let event = unanswered.remove(&id).expect("an answer to something sent");
@@ -70,20 +76,32 @@ async fn a_hundred_kills_lose_nothing() {
     let all: Vec<String> = acknowledged.keys().cloned().collect();
     check(&mut client, &all, &acknowledged).await;
     // The store is sound enough to be written, and to be closed in order.
-    client.publish_all([&author.json::<&str>(now(), 1, &[], "the last")]).await;
+    client
+        .publish_all([&author.json::<&str>(now(), 1, &[], "the last")])
+        .await;
     drop(client);
     relay.stop().expect(0, &[]);
-    eprintln!("{KILLS} kills, {} acknowledged events, none lost", all.len());
+    eprintln!(
+        "{KILLS} kills, {} acknowledged events, none lost",
+        all.len()
+    );
     assert!(all.len() > KILLS, "only {} were acknowledged", all.len());
 }
 
 /// Every one of these events is there, as it was.
 async fn check(client: &mut Client, ids: &[String], events: &HashMap<String, String>) {
     for ids in ids.chunks(200) {
-        let found = client.fetch(&serde_json::json!({"ids": ids}).to_string()).await;
-        let found: HashMap<&str, &String> = found.iter().map(|event| (id_of(event), event)).collect();
+        let found = client
+            .fetch(&serde_json::json!({"ids": ids}).to_string())
+            .await;
+        let found: HashMap<&str, &String> =
+            found.iter().map(|event| (id_of(event), event)).collect();
         for id in ids {
-            assert_eq!(found.get(id.as_str()), Some(&&events[id]), "acknowledged and lost");
+            assert_eq!(
+                found.get(id.as_str()),
+                Some(&&events[id]),
+                "acknowledged and lost"
+            );
         }
     }
 }

@@ -38,7 +38,14 @@ struct Published {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_subscribes_gets_every_event_once() {
+    for driver in ["auto", "epoll"] {
+        publish_and_subscribe(driver).await;
+    }
+}
+
+async fn publish_and_subscribe(driver: &str) {
     let relay = Launch::new()
+        .set("BUZZ_IO_DRIVER", driver)
         .set("BUZZ_SHARDS", SHARDS)
         .set("BUZZ_MAX_LIMIT", "1000000")
         .set("BUZZ_DEFAULT_LIMIT", "1000000")
@@ -51,12 +58,22 @@ async fn who_subscribes_gets_every_event_once() {
     let mut lasting = Vec::new();
     for n in 0..LASTING {
         let mut client = Client::connect(relay.address).await;
-        let filter = if n % 2 == 0 { "{}" } else { "{\"kinds\":[1,20001]}" };
+        let filter = if n % 2 == 0 {
+            "{}"
+        } else {
+            "{\"kinds\":[1,20001]}"
+        };
         assert!(client.req("s", filter).await.is_empty());
         lasting.push(tokio::spawn(count_all(client, Arc::clone(&deliveries))));
     }
     let passing: Vec<_> = (0..PASSING)
-        .map(|_| tokio::spawn(come_and_go(relay.address, published.clone(), deliveries.clone())))
+        .map(|_| {
+            tokio::spawn(come_and_go(
+                relay.address,
+                published.clone(),
+                deliveries.clone(),
+            ))
+        })
         .collect();
     let publishers: Vec<_> = (0..PUBLISHERS)
         .map(|n| tokio::spawn(publish(relay.address, n as u64, Arc::clone(&published))))
@@ -77,16 +94,27 @@ async fn who_subscribes_gets_every_event_once() {
     assert_eq!(late.fetch("{}").await.len(), PUBLISHERS * STORED);
 
     let deliveries = deliveries.load(Ordering::Relaxed);
-    eprintln!("{deliveries} deliveries, {subscriptions} subscriptions that came and went");
+    eprintln!(
+        "{driver}: {deliveries} deliveries, {subscriptions} subscriptions that came and went"
+    );
     assert!(deliveries >= DELIVERIES, "only {deliveries} deliveries");
-    assert!(subscriptions >= 2 * PASSING, "only {subscriptions} subscriptions came and went");
+    assert!(
+        subscriptions >= 2 * PASSING,
+        "only {subscriptions} subscriptions came and went"
+    );
     // Every shard had connections, or this test shows less than it says.
     for shard in 0..SHARDS {
         let label = format!("shard=\"{shard}\"");
         let count = relay.metric("buzz_ws_connections_total", &[&label]);
-        assert!(count.is_some_and(|count| count > 0.0), "no connection on shard {shard}");
+        assert!(
+            count.is_some_and(|count| count > 0.0),
+            "no connection on shard {shard}"
+        );
     }
-    assert_eq!(relay.metric("buzz_events_dropped_total", &["reason=\"backlog\""]), Some(0.0));
+    assert_eq!(
+        relay.metric("buzz_events_dropped_total", &["reason=\"backlog\""]),
+        Some(0.0)
+    );
 }
 
 /// Publishes, with a window of unanswered events.
@@ -145,7 +173,9 @@ async fn come_and_go(
     loop {
         let last = published.done.load(Ordering::Acquire);
         let name = format!("s{subscriptions}");
-        client.send(format!("[\"REQ\",\"{name}\",{{\"kinds\":[1]}}]")).await;
+        client
+            .send(format!("[\"REQ\",\"{name}\",{{\"kinds\":[1]}}]"))
+            .await;
         subscriptions += 1;
         let mut seen = Ids::new();
         let mut history_ended = false;
@@ -154,7 +184,10 @@ async fn come_and_go(
             if history_ended && wanted.is_none() {
                 wanted = Some(published.acknowledged.lock().unwrap().clone());
             }
-            if wanted.as_ref().is_some_and(|wanted| wanted.is_subset(&seen)) {
+            if wanted
+                .as_ref()
+                .is_some_and(|wanted| wanted.is_subset(&seen))
+            {
                 break;
             }
             let text = timeout(WAIT, client.try_text()).await;

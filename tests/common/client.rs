@@ -30,7 +30,9 @@ impl Client {
     }
 
     pub async fn send(&mut self, text: impl Into<String>) {
-        self.try_send(text).await.expect("the relay takes a message");
+        self.try_send(text)
+            .await
+            .expect("the relay takes a message");
     }
 
     pub async fn try_send(&mut self, text: impl Into<String>) -> Result<(), Error> {
@@ -63,7 +65,8 @@ impl Client {
     /// The next text.
     pub async fn text(&mut self) -> String {
         let text = timeout(WAIT, self.try_text()).await;
-        text.expect("a message in time").expect("a message, not the end")
+        text.expect("a message in time")
+            .expect("a message, not the end")
     }
 
     /// The next message.
@@ -126,7 +129,11 @@ impl Client {
     /// The reason for which a subscription is closed, which is the next message.
     pub async fn closed(&mut self, sub: &str) -> String {
         let message = self.message().await;
-        assert_eq!((&message[0], &message[1]), (&json!("CLOSED"), &json!(sub)), "{message}");
+        assert_eq!(
+            (&message[0], &message[1]),
+            (&json!("CLOSED"), &json!(sub)),
+            "{message}"
+        );
         message[2].as_str().expect("a text").to_owned()
     }
 

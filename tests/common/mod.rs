@@ -4,6 +4,8 @@
 //! a guessed time: each wait is for a condition, within [`WAIT`], and says what it waited for.
 #![allow(dead_code, unused_imports)] // Each test binary uses its own part of this.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub mod client;
@@ -14,7 +16,7 @@ pub mod relay;
 pub use buzz_uring::nostr::testing::Author;
 pub use client::Client;
 pub use confine::Confine;
-pub use raw::get;
+pub use raw::{Raw, get};
 pub use relay::{Exit, Launch, Relay};
 
 /// Longest wait for anything that should come at once. Far above what a busy machine needs: a test
@@ -45,6 +47,15 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < end, "waited {WAIT:?} in vain: {what}");
         std::thread::sleep(LOOK);
     }
+}
+
+/// A fixed address on which nobody else is, also no other test: loopback addresses are many, so
+/// each process has one of its own.
+pub fn quiet_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    let port = 20_000 + NEXT.fetch_add(1, Ordering::Relaxed);
+    (Ipv4Addr::new(127, 77, high, low), port).into()
 }
 
 /// A reason why a test cannot be run here, for whoever reads the output.

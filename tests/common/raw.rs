@@ -116,7 +116,12 @@ pub fn frame(first_byte: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [0x37, 0xfa, 0x21, 0x3d];
     let mut bytes = header(first_byte, payload.len(), true);
     bytes.extend(mask);
-    bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    bytes.extend(
+        payload
+            .iter()
+            .zip(mask.iter().cycle())
+            .map(|(byte, mask)| byte ^ mask),
+    );
     bytes
 }
 
@@ -169,9 +174,24 @@ impl Raw {
     pub fn upgraded(address: SocketAddr) -> Raw {
         let mut raw = Raw::connect(address);
         raw.send(upgrade(&[]));
-        let answer = raw.answer_head();
-        assert_eq!(answer.status, 101, "{answer:?}");
+        raw.expect_upgrade();
         raw
+    }
+
+    /// Reads the answer that opens a WebSocket, and the challenge (NIP-42), which is the first
+    /// frame of every connection.
+    #[track_caller]
+    pub fn expect_upgrade(&mut self) {
+        let answer = self.answer_head();
+        assert_eq!(answer.status, 101, "{answer:?}");
+        let first = self.message();
+        assert_eq!(first[0], "AUTH", "{first}");
+        assert!(
+            first[1]
+                .as_str()
+                .is_some_and(|challenge| challenge.len() >= 16),
+            "{first}"
+        );
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -180,6 +200,11 @@ impl Raw {
 
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Bounds the time of one write.
+    pub fn bound_write(&self, wait: Duration) {
+        self.stream.set_write_timeout(Some(wait)).expect("a time");
     }
 
     pub fn shut_write(&self) {
@@ -197,16 +222,26 @@ impl Raw {
     /// The head of an answer; what follows it stays.
     pub fn answer_head(&mut self) -> Answer {
         let end = loop {
-            let end = self.received.windows(4).position(|four| four == b"\r\n\r\n");
+            let end = self
+                .received
+                .windows(4)
+                .position(|four| four == b"\r\n\r\n");
             if let Some(end) = end {
                 break end + 4;
             }
             let more = self.read_more().expect("an answer");
-            assert!(more, "ended within a head: {:?}", String::from_utf8_lossy(&self.received));
+            assert!(
+                more,
+                "ended within a head: {:?}",
+                String::from_utf8_lossy(&self.received)
+            );
         };
         let head: Vec<u8> = self.received.drain(..end).collect();
         let head = String::from_utf8(head).expect("UTF-8");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
         Answer {
             status: status.unwrap_or_else(|| panic!("no status: {head}")),
             head,
@@ -233,7 +268,11 @@ impl Raw {
     pub fn expect_end(&mut self) -> Duration {
         let start = Instant::now();
         let rest = self.rest().expect("an end without a reset");
-        assert!(rest.is_empty(), "after the end: {:?}", String::from_utf8_lossy(&rest));
+        assert!(
+            rest.is_empty(),
+            "after the end: {:?}",
+            String::from_utf8_lossy(&rest)
+        );
         start.elapsed()
     }
 
@@ -244,7 +283,11 @@ impl Raw {
                 return Ok(Some(frame));
             }
             if !self.read_more()? {
-                assert!(self.received.is_empty(), "ended within a frame: {:?}", self.received);
+                assert!(
+                    self.received.is_empty(),
+                    "ended within a frame: {:?}",
+                    self.received
+                );
                 return Ok(None);
             }
         }
@@ -253,7 +296,9 @@ impl Raw {
     /// The next frame.
     #[track_caller]
     pub fn frame(&mut self) -> Frame {
-        self.try_frame().expect("a frame").expect("a frame, not the end")
+        self.try_frame()
+            .expect("a frame")
+            .expect("a frame, not the end")
     }
 
     /// The next message, which is a text.
@@ -282,11 +327,21 @@ impl Raw {
 
     fn take_frame(&mut self) -> Option<Frame> {
         let (first, second) = (*self.received.first()?, *self.received.get(1)?);
-        assert_eq!(first & 0xf0, 0x80, "a relay sends whole messages without reserved bits");
+        assert_eq!(
+            first & 0xf0,
+            0x80,
+            "a relay sends whole messages without reserved bits"
+        );
         assert_eq!(second & 0x80, 0, "a server does not mask");
         let (start, len) = match second {
-            126 => (4, u16::from_be_bytes(self.received.get(2..4)?.try_into().ok()?) as usize),
-            127 => (10, u64::from_be_bytes(self.received.get(2..10)?.try_into().ok()?) as usize),
+            126 => (
+                4,
+                u16::from_be_bytes(self.received.get(2..4)?.try_into().ok()?) as usize,
+            ),
+            127 => (
+                10,
+                u64::from_be_bytes(self.received.get(2..10)?.try_into().ok()?) as usize,
+            ),
             len => (2, len as usize),
         };
         let payload = self.received.get(start..start + len)?.to_vec();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -50,7 +50,9 @@ impl Default for Launch {
 
 impl Launch {
     pub fn new() -> Launch {
-        let dir = tempfile::Builder::new().prefix("buzz-uring-test-").tempdir();
+        let dir = tempfile::Builder::new()
+            .prefix("buzz-uring-test-")
+            .tempdir();
         Launch {
             args: Vec::new(),
             env: Vec::new(),
@@ -103,18 +105,7 @@ impl Launch {
 
     /// Starts the process and does not wait for anything.
     pub fn spawn(&self) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_buzz-uring"));
-        command
-            .args(&self.args)
-            .env_clear()
-            .env("BUZZ_DATA_DIR", self.data_dir())
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        confine(&mut command, self.confine.clone());
-        let mut child = command.spawn().expect("the relay's binary can be run");
-        let output = Output::default();
+        let (mut child, output) = (self.child(), Output::default());
         let readers = [
             output.follow("stdout", child.stdout.take().expect("piped")),
             output.follow("stderr", child.stderr.take().expect("piped")),
@@ -125,6 +116,34 @@ impl Launch {
             readers: Some(readers),
             folder: Arc::clone(&self.folder),
         }
+    }
+
+    /// As [`Launch::spawn`], and leaves it alone with its output: nobody reads the pipe. Dropping
+    /// what this gives besides breaks it.
+    pub fn spawn_unheard(&self) -> (Process, ChildStderr) {
+        let mut child = self.child();
+        let pipe = child.stderr.take().expect("piped");
+        let process = Process {
+            child,
+            output: Output::default(),
+            readers: None,
+            folder: Arc::clone(&self.folder),
+        };
+        (process, pipe)
+    }
+
+    fn child(&self) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_buzz-uring"));
+        command
+            .args(&self.args)
+            .env_clear()
+            .env("BUZZ_DATA_DIR", self.data_dir())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        confine(&mut command, self.confine.clone());
+        command.spawn().expect("the relay's binary can be run")
     }
 
     /// Starts the relay and waits until it serves.
@@ -196,7 +215,9 @@ impl Exit {
     /// The exit code; a process that a signal ended has none.
     #[track_caller]
     pub fn code(&self) -> i32 {
-        self.status.code().unwrap_or_else(|| panic!("ended by a signal: {self:#?}"))
+        self.status
+            .code()
+            .unwrap_or_else(|| panic!("ended by a signal: {self:#?}"))
     }
 
     /// The signal that ended it.
@@ -308,7 +329,10 @@ impl Relay {
         let address = |name: &str| {
             let url = line[name].as_str();
             let url = url.unwrap_or_else(|| panic!("{name} is not in {line}"));
-            let address = url.split('/').nth(2).and_then(|address| address.parse().ok());
+            let address = url
+                .split('/')
+                .nth(2)
+                .and_then(|address| address.parse().ok());
             address.unwrap_or_else(|| panic!("no address in {url}: {line}"))
         };
         Relay {
@@ -327,6 +351,19 @@ impl Relay {
 
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// A file of the process below /proc.
+    pub fn proc_file(&self, name: &str) -> String {
+        let pid = self.process.child.id();
+        std::fs::read_to_string(format!("/proc/{pid}/{name}")).expect("the process lives")
+    }
+
+    /// Descriptors that the process holds.
+    pub fn descriptors(&self) -> usize {
+        let pid = self.process.child.id();
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process lives");
+        entries.count()
     }
 
     pub fn kill(&mut self) -> Exit {

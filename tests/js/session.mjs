@@ -32,7 +32,7 @@ const fetch = (relay, filters) =>
     const found = [];
     const sub = relay.subscribe(filters, {
       onevent: (event) => found.push(event),
-      oneose: () => { sub.close(); resolve(found); },
+      oneose: () => { resolve(found); sub.close(); },
       onclose: (reason) => reject(new Error(reason)),
     });
   }));

@@ -52,7 +52,10 @@ fn io_uring_alone_fails_where_it_is_refused_and_says_what_to_do() {
 async fn io_uring_serves_where_it_is_allowed() {
     let auto = Launch::new().start();
     if auto.line["driver"] != "io_uring" {
-        return skip("io_uring_serves_where_it_is_allowed", &auto.line.to_string());
+        return skip(
+            "io_uring_serves_where_it_is_allowed",
+            &auto.line.to_string(),
+        );
     }
     serves(&auto).await;
     let relay = Launch::new().set("BUZZ_IO_DRIVER", "io_uring").start();

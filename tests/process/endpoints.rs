@@ -10,9 +10,16 @@ fn the_health_port_answers() {
     let live = get(relay.health, "/_liveness", &[]);
     assert_eq!((live.status, live.text().as_str()), (200, "ok"));
     let ready = get(relay.health, "/_readiness", &[]);
-    assert_eq!((ready.status, ready.json()), (200, json!({"status": "ready"})));
+    assert_eq!(
+        (ready.status, ready.json()),
+        (200, json!({"status": "ready"}))
+    );
     let status = relay.status();
-    assert_eq!(status["shards"].as_array().map(Vec::len), Some(2), "{status}");
+    assert_eq!(
+        status["shards"].as_array().map(Vec::len),
+        Some(2),
+        "{status}"
+    );
     assert!(status["uptime_seconds"].is_u64(), "{status}");
     for path in ["/metrics", "/nothing"] {
         assert_eq!(get(relay.health, path, &[]).status, 404, "{path}");
@@ -25,7 +32,10 @@ fn every_series_is_there_from_the_start_at_zero() {
     let answer = get(relay.metrics, "/metrics", &[]);
     assert_eq!(answer.status, 200);
     let kind = answer.field("Content-Type").unwrap_or_default();
-    assert!(kind.starts_with("text/plain") && kind.contains("version=0.0.4"), "{kind}");
+    assert!(
+        kind.starts_with("text/plain") && kind.contains("version=0.0.4"),
+        "{kind}"
+    );
     let text = answer.text();
     let at_zero = |name: &str, labels: &[&str]| {
         let found = crate::common::relay::metric_in(&text, name, labels);
@@ -53,17 +63,28 @@ fn every_series_is_there_from_the_start_at_zero() {
         at_zero(name, &[]);
     }
     for (name, label, values) in [
-        ("buzz_events_received_total", "outcome", &["stored", "ephemeral", "duplicate", "refused"][..]),
+        (
+            "buzz_events_received_total",
+            "outcome",
+            &["stored", "ephemeral", "duplicate", "refused"][..],
+        ),
         ("buzz_queries_total", "kind", &["req", "count", "neg"]),
         ("buzz_query_seconds_count", "kind", &["req", "count", "neg"]),
-        ("buzz_accept_errors_total", "reason", &["emfile", "enfile", "econnaborted"]),
+        (
+            "buzz_accept_errors_total",
+            "reason",
+            &["emfile", "enfile", "econnaborted"],
+        ),
     ] {
         for value in values {
             at_zero(name, &[&format!("{label}=\"{value}\"")]);
         }
     }
     let driver = relay.line["driver"].as_str().expect("a driver");
-    assert_eq!(relay.metric("buzz_io_driver", &[&format!("driver=\"{driver}\"")]), Some(1.0));
+    assert_eq!(
+        relay.metric("buzz_io_driver", &[&format!("driver=\"{driver}\"")]),
+        Some(1.0)
+    );
 }
 
 #[tokio::test]

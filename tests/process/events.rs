@@ -50,7 +50,12 @@ async fn an_event_comes_back_equal_in_every_field_and_escape() {
         published.push(event);
     }
     // Escapes that need not be: the value is the same, so the id is, and the text is kept.
-    let escaped = author.json(now() - 100, 1, &[&["t", "/caf\u{e9}"]], "/caf\u{e9} \u{1f41d}\n");
+    let escaped = author.json(
+        now() - 100,
+        1,
+        &[&["t", "/caf\u{e9}"]],
+        "/caf\u{e9} \u{1f41d}\n",
+    );
     let escaped = escaped
         .replace('/', "\\/")
         .replace('\u{e9}', "\\u00E9")
@@ -65,11 +70,23 @@ async fn an_event_comes_back_equal_in_every_field_and_escape() {
     // Order of keys and white space are the sender's own affair.
     let plain = author.json::<&str>(now() - 200, 1, &[], "spaced");
     let event: Value = serde_json::from_str(&plain).unwrap();
-    let mut keys: Vec<String> = event.as_object().unwrap().iter().map(|(k, v)| format!(" \"{k}\"\t:\n{v} ")).collect();
+    let mut keys: Vec<String> = event
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(k, v)| format!(" \"{k}\"\t:\n{v} "))
+        .collect();
     keys.reverse();
-    client.send(format!(" [ \"EVENT\" , {{{}}} ] ", keys.join(","))).await;
+    client
+        .send(format!(" [ \"EVENT\" , {{{}}} ] ", keys.join(",")))
+        .await;
     assert_eq!(client.message().await[2], true);
-    assert_eq!(client.fetch(&format!("{{\"ids\":[{}]}}", event["id"])).await, [plain]);
+    assert_eq!(
+        client
+            .fetch(&format!("{{\"ids\":[{}]}}", event["id"]))
+            .await,
+        [plain]
+    );
 }
 
 #[tokio::test]
@@ -91,7 +108,11 @@ async fn what_is_no_sound_event_is_invalid() {
         with(&event, "tags", "[]"),
         with(&event, "id", &other["id"].to_string()),
         with(&event, "sig", &other["sig"].to_string()),
-        with(&event, "pubkey", &format!("\"{}\"", Author::new(2).pubkey_hex())),
+        with(
+            &event,
+            "pubkey",
+            &format!("\"{}\"", Author::new(2).pubkey_hex()),
+        ),
         with(&event, "pubkey", &format!("\"{}\"", "f".repeat(64))),
         with(&event, "sig", &format!("\"{}\"", "0".repeat(128))),
         // Numbers.
@@ -140,7 +161,10 @@ async fn what_is_no_sound_event_is_invalid() {
     cases.push(with(&event, "tags", &format!("[{tag}[\"t\"]]")));
     for case in &cases {
         let reason = refused(&mut client, case).await;
-        assert!(reason.starts_with("invalid: ") && reason.len() > 10, "{case}: {reason}");
+        assert!(
+            reason.starts_with("invalid: ") && reason.len() > 10,
+            "{case}: {reason}"
+        );
     }
     assert!(client.fetch("{}").await.is_empty());
     // The unharmed one is welcome.
@@ -155,7 +179,11 @@ async fn a_refusal_names_the_event_where_it_can() {
     let bad = with(&event, "kind", "65536");
     client.send(format!("[\"EVENT\",{bad}]")).await;
     let answer = client.message().await;
-    assert_eq!((&answer[0], &answer[1]), (&"OK".into(), &id_of(&event).into()), "{answer}");
+    assert_eq!(
+        (&answer[0], &answer[1]),
+        (&"OK".into(), &id_of(&event).into()),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
@@ -175,7 +203,11 @@ async fn known_events_are_duplicates_if_they_are_the_same() {
     let secret: [u8; 32] = Sha256::digest("author 1").into();
     let pair = secp256k1::Keypair::from_secret_bytes(secret).unwrap();
     let sig = secp256k1::schnorr::sign_with_aux_rand(&id, &pair, &[7; 32]);
-    let resigned = with(&event, "sig", &format!("\"{}\"", const_hex::encode(sig.to_byte_array())));
+    let resigned = with(
+        &event,
+        "sig",
+        &format!("\"{}\"", const_hex::encode(sig.to_byte_array())),
+    );
     assert_ne!(resigned, event);
     for case in [
         resigned,
@@ -183,7 +215,10 @@ async fn known_events_are_duplicates_if_they_are_the_same() {
         with(&event, "content", "\"twice\""),
     ] {
         let (accepted, reason) = client.publish(&case).await;
-        assert!(!accepted && reason.starts_with("invalid: "), "{case}: {reason}");
+        assert!(
+            !accepted && reason.starts_with("invalid: "),
+            "{case}: {reason}"
+        );
     }
     assert_eq!(client.fetch("{}").await, [event]);
 }
@@ -196,7 +231,9 @@ async fn created_at_is_bounded() {
         .start();
     let mut client = Client::connect(relay.address).await;
     let event = |time: u64| Author::new(1).json::<&str>(time, 1, &[], "x");
-    client.publish_all([&event(now() - 900), &event(now() + 400)]).await;
+    client
+        .publish_all([&event(now() - 900), &event(now() + 400)])
+        .await;
     for time in [0, now() - 1_100, now() + 600, i64::MAX as u64] {
         let reason = refused(&mut client, &event(time)).await;
         assert!(reason.starts_with("invalid: "), "{time}: {reason}");
@@ -225,7 +262,10 @@ async fn protected_and_private_events_are_neither_stored_nor_broadcast() {
     ] {
         let reason = refused(&mut client, &event).await;
         let prefix = reason.split(": ").next().unwrap_or_default().to_owned();
-        assert!(["invalid", "auth-required", "blocked"].contains(&prefix.as_str()), "{reason}");
+        assert!(
+            ["invalid", "auth-required", "blocked"].contains(&prefix.as_str()),
+            "{reason}"
+        );
     }
     assert!(client.fetch("{}").await.is_empty());
     other.expect_silence().await;
@@ -253,7 +293,12 @@ async fn of_a_replaceable_event_the_newest_stays() {
         }
         assert_eq!(client.fetch(&ask).await, [new.clone(), foreign]);
         // What was replaced is gone by id too.
-        assert!(client.fetch(&format!("{{\"ids\":[\"{}\"]}}", id_of(&old))).await.is_empty());
+        assert!(
+            client
+                .fetch(&format!("{{\"ids\":[\"{}\"]}}", id_of(&old)))
+                .await
+                .is_empty()
+        );
     }
 }
 
@@ -274,7 +319,10 @@ async fn of_the_same_second_the_lowest_id_stays_whichever_came_first() {
             for event in &pair {
                 client.publish(event).await;
             }
-            let ask = format!("{{\"kinds\":[{kind}],\"authors\":[\"{}\"]}}", author.pubkey_hex());
+            let ask = format!(
+                "{{\"kinds\":[{kind}],\"authors\":[\"{}\"]}}",
+                author.pubkey_hex()
+            );
             assert_eq!(client.fetch(&ask).await, [lowest]);
         }
     }
@@ -294,9 +342,17 @@ async fn addressable_events_are_replaced_by_their_d_tag() {
         let none = json(7, &[&["t", "a"]]);
         let long_one = json(6, &[&["d", &long]]);
         let other_long = json(5, &[&["d", &format!("{long}!")]]);
-        client.publish_all([&a, &b, &none, &long_one, &other_long]).await;
+        client
+            .publish_all([&a, &b, &none, &long_one, &other_long])
+            .await;
         let ask = format!("{{\"kinds\":[{kind}]}}");
-        let all = [other_long.clone(), long_one.clone(), none.clone(), b.clone(), a.clone()];
+        let all = [
+            other_long.clone(),
+            long_one.clone(),
+            none.clone(),
+            b.clone(),
+            a.clone(),
+        ];
         assert_eq!(client.fetch(&ask).await, all);
 
         let new_a = json(4, &[&["t", "x"], &["d", "a", "more"]]);
@@ -304,8 +360,13 @@ async fn addressable_events_are_replaced_by_their_d_tag() {
         let new_none = json(3, &[&["d", ""]]);
         let newest_none = json(2, &[&["d"]]);
         let new_long = json(1, &[&["d", &long]]);
-        client.publish_all([&new_a, &new_none, &newest_none, &new_long]).await;
-        assert_eq!(client.fetch(&ask).await, [new_long, newest_none, new_a, other_long, b]);
+        client
+            .publish_all([&new_a, &new_none, &newest_none, &new_long])
+            .await;
+        assert_eq!(
+            client.fetch(&ask).await,
+            [new_long, newest_none, new_a, other_long, b]
+        );
     }
 }
 
@@ -316,7 +377,12 @@ async fn ephemeral_events_are_passed_on_and_not_kept() {
     let mut others = Vec::new();
     for _ in 0..8 {
         let mut other = Client::connect(relay.address).await;
-        assert!(other.req("live", "{\"kinds\":[20000,29999]}").await.is_empty());
+        assert!(
+            other
+                .req("live", "{\"kinds\":[20000,29999]}")
+                .await
+                .is_empty()
+        );
         others.push(other);
     }
     let author = Author::new(1);
@@ -358,12 +424,19 @@ async fn what_is_no_message_gets_a_notice_and_the_connection_stays() {
         client.send(text).await;
         let answer = client.message().await;
         assert_eq!(answer[0], "NOTICE", "{text}: {answer}");
-        assert!(answer[1].as_str().is_some_and(|text| !text.is_empty()), "{text}: {answer}");
+        assert!(
+            answer[1].as_str().is_some_and(|text| !text.is_empty()),
+            "{text}: {answer}"
+        );
     }
     // Depth alone does no harm.
-    client.send(format!("[\"REQ\",\"deep\",{}", "[".repeat(100_000))).await;
+    client
+        .send(format!("[\"REQ\",\"deep\",{}", "[".repeat(100_000)))
+        .await;
     assert!(client.closed("deep").await.starts_with("invalid: "));
-    client.send(format!("[\"EVENT\",{}", "{\"a\":".repeat(100_000))).await;
+    client
+        .send(format!("[\"EVENT\",{}", "{\"a\":".repeat(100_000)))
+        .await;
     assert_eq!(client.message().await[0], "NOTICE");
     client.expect_silence().await;
 }

@@ -16,7 +16,9 @@ use crate::common::{Author, Client, Confine, Exit, Launch, now};
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = files_below(dir).into_iter();
     let named = files.map(|path| (path.display().to_string(), fs::read(path).unwrap()));
-    named.filter(|(name, _)| !name.ends_with("/lock") && !name.ends_with("lock.mdb")).collect()
+    named
+        .filter(|(name, _)| !name.ends_with("/lock") && !name.ends_with("lock.mdb"))
+        .collect()
 }
 
 /// The relay did not start, said which folder and why, and changed nothing there.
@@ -24,7 +26,10 @@ fn refused(launch: &Launch, words: &[&str], before: &BTreeMap<String, Vec<u8>>) 
     let exit = launch.run();
     assert!(![0, 64].contains(&exit.code()), "{exit:#?}");
     let dir = launch.data_dir();
-    for word in words.iter().chain([&"BUZZ_DATA_DIR", &dir.to_str().unwrap()]) {
+    for word in words
+        .iter()
+        .chain([&"BUZZ_DATA_DIR", &dir.to_str().unwrap()])
+    {
         assert!(exit.stderr.contains(word), "{word} is not in {exit:#?}");
     }
     assert!(*before == contents(&dir), "something was changed");
@@ -85,7 +90,12 @@ async fn a_full_disk_refuses_events_and_harms_nothing() {
             break;
         }
     }
-    assert_eq!(refusals, 20, "the limit was never met: {} stored", kept.len());
+    assert_eq!(
+        refusals,
+        20,
+        "the limit was never met: {} stored",
+        kept.len()
+    );
     assert!(kept.len() > 5, "{} stored", kept.len());
     // What is there can be read, ephemeral events pass, and a small event may still find room.
     let found = client.fetch("{\"limit\":5}").await;
@@ -125,7 +135,11 @@ fn a_folder_that_cannot_be_written_is_told() {
         fs::set_permissions(&dir, fs::Permissions::from_mode(folder_mode)).unwrap();
     };
     set_modes(0o500, 0o400);
-    refused(&launch.clone().confine(Confine::Override), &["write"], &before);
+    refused(
+        &launch.clone().confine(Confine::Override),
+        &["write"],
+        &before,
+    );
     set_modes(0o700, 0o600);
     launch.start().stop().expect(0, &[]);
 
@@ -133,7 +147,11 @@ fn a_folder_that_cannot_be_written_is_told() {
     let parent = tempfile::tempdir().unwrap();
     fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o500)).unwrap();
     let launch = Launch::new().folder(parent.path().join("data"));
-    refused(&launch.confine(Confine::Override), &["write"], &BTreeMap::new());
+    refused(
+        &launch.confine(Confine::Override),
+        &["write"],
+        &BTreeMap::new(),
+    );
 }
 
 #[test]
@@ -162,7 +180,9 @@ fn a_folder_that_holds_something_else_is_left_as_it_is() {
     let launch = Launch::new();
     launch.start().stop().expect(0, &[]);
     let dir = launch.data_dir();
-    let file = files_below(&dir).into_iter().find(|path| path.ends_with("data.mdb"));
+    let file = files_below(&dir)
+        .into_iter()
+        .find(|path| path.ends_with("data.mdb"));
     let file = file.expect("the store's file");
     let sound = fs::read(&file).unwrap();
     for broken in [b"not a store at all".repeat(1_000), vec![0xff; 64 << 10]] {
@@ -176,6 +196,10 @@ fn a_folder_that_holds_something_else_is_left_as_it_is() {
     let other = tempfile::tempdir().unwrap();
     let path = other.path().join("file");
     fs::write(&path, "a file").unwrap();
-    refused(&Launch::new().folder(&path), &["not a folder"], &BTreeMap::new());
+    refused(
+        &Launch::new().folder(&path),
+        &["not a folder"],
+        &BTreeMap::new(),
+    );
     assert_eq!(fs::read_to_string(path).unwrap(), "a file");
 }

@@ -55,38 +55,55 @@ fn the_relay_describes_itself_as_it_is_set() {
         assert_eq!(document["limitation"][field], false, "{document}");
     }
     let nips = document["supported_nips"].as_array().expect("a list");
-    assert!(nips.contains(&1.into()) && nips.contains(&11.into()), "{document}");
+    assert!(
+        nips.contains(&1.into()) && nips.contains(&11.into()),
+        "{document}"
+    );
 }
 
 #[test]
 fn web_pages_may_ask_before_they_read() {
     let relay = Launch::new().start();
-    let asked = [("Origin", "https://client.example"), ("Access-Control-Request-Method", "GET")];
+    let asked = [
+        ("Origin", "https://client.example"),
+        ("Access-Control-Request-Method", "GET"),
+    ];
     let answer = request(relay.address, "OPTIONS", "/", &asked);
     assert!(matches!(answer.status, 200 | 204), "{answer:?}");
     assert!(is_open_to_web_pages(&answer), "{answer:?}");
     assert_eq!(answer.field("Access-Control-Allow-Headers"), Some("*"));
-    let methods = answer.field("Access-Control-Allow-Methods").unwrap_or_default();
+    let methods = answer
+        .field("Access-Control-Allow-Methods")
+        .unwrap_or_default();
     assert!(methods.contains("GET"), "{answer:?}");
 }
 
 #[test]
 fn a_browser_gets_a_page_in_plain_html() {
     let relay = Launch::new().set("BUZZ_NAME", "<b>bold</b> & co").start();
-    for fields in [&[][..], &[("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")]] {
+    for fields in [
+        &[][..],
+        &[("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")],
+    ] {
         let answer = get(relay.address, "/", fields);
         assert_eq!(answer.status, 200);
         let kind = answer.field("Content-Type").unwrap_or_default();
         assert!(kind.starts_with("text/html"), "{answer:?}");
         let page = answer.text();
         assert!(page.to_lowercase().starts_with("<!doctype html>"), "{page}");
-        assert!(!page.contains("<b>bold") && !page.contains("<script"), "{page}");
+        assert!(
+            !page.contains("<b>bold") && !page.contains("<script"),
+            "{page}"
+        );
         assert!(page.contains("&lt;b&gt;bold&lt;/b&gt; &amp; co"), "{page}");
     }
     let whole = get(relay.address, "/", &[]);
     let head = request(relay.address, "HEAD", "/", &[]);
     assert_eq!((head.status, head.body.len()), (200, 0));
-    assert_eq!(head.field("Content-Length"), Some(whole.body.len().to_string().as_str()));
+    assert_eq!(
+        head.field("Content-Length"),
+        Some(whole.body.len().to_string().as_str())
+    );
 }
 
 #[test]
@@ -94,15 +111,32 @@ fn the_public_port_says_whether_it_lives_and_no_more() {
     let relay = Launch::new().start();
     for path in ["/health", "/_liveness", "/health?from=probe"] {
         let answer = get(relay.address, path, &[]);
-        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{path}");
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (200, "ok"),
+            "{path}"
+        );
     }
     let ready = get(relay.address, "/_readiness", &[]);
-    assert_eq!((ready.status, ready.text().as_str()), (200, r#"{"status":"ready"}"#));
-    for path in ["/metrics", "/_status", "/nothing", "//", "/%2e%2e/etc/passwd"] {
+    assert_eq!(
+        (ready.status, ready.text().as_str()),
+        (200, r#"{"status":"ready"}"#)
+    );
+    for path in [
+        "/metrics",
+        "/_status",
+        "/nothing",
+        "//",
+        "/%2e%2e/etc/passwd",
+    ] {
         assert_eq!(get(relay.address, path, &[]).status, 404, "{path}");
     }
     for method in ["POST", "PUT", "DELETE"] {
-        assert_eq!(request(relay.address, method, "/", &[]).status, 405, "{method}");
+        assert_eq!(
+            request(relay.address, method, "/", &[]).status,
+            405,
+            "{method}"
+        );
     }
 }
 
@@ -129,7 +163,10 @@ fn a_broken_upgrade_is_refused_with_its_reason() {
     let relay = Launch::new().start();
     let whole = upgrade(&[]);
     for (broken, status) in [
-        (whole.replace("Sec-WebSocket-Version: 13", "Sec-WebSocket-Version: 8"), 426),
+        (
+            whole.replace("Sec-WebSocket-Version: 13", "Sec-WebSocket-Version: 8"),
+            426,
+        ),
         (whole.replace(raw::KEY, "short"), 400),
         (whole.replace("Connection: Upgrade\r\n", ""), 400),
         (whole.replace("Host: relay.example\r\n", ""), 400),
@@ -144,7 +181,11 @@ fn a_broken_upgrade_is_refused_with_its_reason() {
         assert_eq!(answer.status, status, "{broken:?}: {answer:?}");
         assert!(!answer.body.is_empty(), "{broken:?}: {answer:?}");
     }
-    relay.await_metric("buzz_ws_upgrades_refused_total", &["reason=\"malformed\""], |n| n == 8.0);
+    relay.await_metric(
+        "buzz_ws_upgrades_refused_total",
+        &["reason=\"malformed\""],
+        |n| n == 8.0,
+    );
     assert_eq!(relay.metric("buzz_ws_connections_total", &[]), Some(0.0));
 }
 
@@ -154,7 +195,11 @@ fn a_head_is_bounded_in_bytes_and_fields() {
     // 8192 bytes, the empty line included, are fine.
     let filled = |bytes: usize| {
         let bare = head("GET", "/health", &[("X-Filler", "")]);
-        head("GET", "/health", &[("X-Filler", &"x".repeat(bytes - bare.len()))])
+        head(
+            "GET",
+            "/health",
+            &[("X-Filler", &"x".repeat(bytes - bare.len()))],
+        )
     };
     let status = |bytes: &str| {
         let mut raw = Raw::connect(relay.address);
@@ -170,7 +215,10 @@ fn a_head_is_bounded_in_bytes_and_fields() {
     assert_eq!(status(&fields(65)), 431);
     // A head without an end is refused as soon as it is too long.
     let mut raw = Raw::connect(relay.address);
-    raw.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(8192)));
+    raw.send(format!(
+        "GET / HTTP/1.1\r\nHost: a\r\nX: {}",
+        "x".repeat(8192)
+    ));
     assert_eq!(raw.answer().status, 431);
 }
 
@@ -196,7 +244,11 @@ fn a_head_has_five_seconds_however_slowly_it_comes() {
             });
         });
     });
-    relay.await_metric("buzz_ws_upgrades_refused_total", &["reason=\"timeout\""], |n| n == 3.0);
+    relay.await_metric(
+        "buzz_ws_upgrades_refused_total",
+        &["reason=\"timeout\""],
+        |n| n == 3.0,
+    );
     assert_eq!(relay.metric("buzz_ws_connections_total", &[]), Some(0.0));
 }
 

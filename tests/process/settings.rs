@@ -11,7 +11,10 @@ fn help_and_version_are_answered_on_standard_output() {
     }
     let version = Launch::new().arg("--version").run();
     version.expect(0, &[]);
-    assert_eq!(version.stdout.trim(), concat!("buzz-uring ", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        version.stdout.trim(),
+        concat!("buzz-uring ", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 #[test]
@@ -20,7 +23,10 @@ fn check_config_prints_the_settings_and_opens_nothing() {
         .arg("check-config")
         .set("BUZZ_MAX_LIMIT", "77")
         .set("BUZZ_DEFAULT_LIMIT", "33")
-        .set("DATABASE_URL", "postgres://relay:hush-hush@db.example/relay");
+        .set(
+            "DATABASE_URL",
+            "postgres://relay:hush-hush@db.example/relay",
+        );
     let exit = launch.run();
     exit.expect(0, &[]);
     let line = |start: &str| exit.stdout.lines().find(|line| line.starts_with(start));
@@ -43,7 +49,11 @@ fn an_option_wins_over_its_variable_and_empty_is_unset() {
         .set("BUZZ_MAX_FILTERS", " ")
         .run();
     exit.expect(0, &[]);
-    for line in ["BUZZ_MAX_LIMIT=9 ", "BUZZ_DEFAULT_LIMIT=4 ", "BUZZ_MAX_FILTERS=10 "] {
+    for line in [
+        "BUZZ_MAX_LIMIT=9 ",
+        "BUZZ_DEFAULT_LIMIT=4 ",
+        "BUZZ_MAX_FILTERS=10 ",
+    ] {
         assert!(exit.stdout.contains(line), "{line} is not in {exit:#?}");
     }
 }
@@ -78,7 +88,9 @@ fn wrong_settings_exit_64_and_name_the_variable() {
         launch.arg("check-config").run().expect(64, &[variable]);
     }
     // The accepted words stand in the message.
-    let exit = Launch::new().set("BUZZ_FEATURE_FLAGS_PROVIDER", "consul").run();
+    let exit = Launch::new()
+        .set("BUZZ_FEATURE_FLAGS_PROVIDER", "consul")
+        .run();
     exit.expect(64, &["static", "environment", "launchdarkly"]);
     for argument in ["--nonsense", "frobnicate"] {
         Launch::new().arg(argument).run().expect(64, &[argument]);
@@ -95,12 +107,20 @@ fn nothing_is_opened_when_a_setting_is_wrong() {
 #[test]
 fn a_misspelt_variable_is_told() {
     let relay = Launch::new().set("BUZZ_MAX_LIMITS", "1").start();
-    assert!(relay.output().contains("BUZZ_MAX_LIMITS"), "{}", relay.output());
+    assert!(
+        relay.output().contains("BUZZ_MAX_LIMITS"),
+        "{}",
+        relay.output()
+    );
 }
 
 #[test]
 fn a_clamped_setting_is_told() {
     let relay = Launch::new().set("BUZZ_DRAIN_JITTER_MS", "999999").start();
-    assert!(relay.output().contains("BUZZ_DRAIN_JITTER_MS"), "{}", relay.output());
+    assert!(
+        relay.output().contains("BUZZ_DRAIN_JITTER_MS"),
+        "{}",
+        relay.output()
+    );
     assert!(relay::files_below(&relay.data_dir()).len() > 1);
 }

@@ -44,7 +44,10 @@ async fn in_the_grace_old_clients_are_served_and_new_ones_sent_away() {
     });
     assert_eq!(not_ready.text(), r#"{"status":"shutting_down"}"#);
     let public = get(relay.address, "/_readiness", &[]);
-    assert_eq!((public.status, public.text().as_str()), (503, r#"{"status":"shutting_down"}"#));
+    assert_eq!(
+        (public.status, public.text().as_str()),
+        (503, r#"{"status":"shutting_down"}"#)
+    );
     assert_eq!(get(relay.health, "/_liveness", &[]).status, 200);
 
     let mut late = Raw::connect(relay.address);
@@ -60,7 +63,11 @@ async fn in_the_grace_old_clients_are_served_and_new_ones_sent_away() {
         let frame = client.close_frame().await.expect("a code");
         assert_eq!((u16::from(frame.code), frame.reason.as_str()), RESTART);
     }
-    assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= Duration::from_secs(3),
+        "{:?}",
+        started.elapsed()
+    );
     relay.wait_exit(WAIT).expect(0, &[]);
 }
 
@@ -103,7 +110,11 @@ fn nobody_keeps_it_past_its_bounds() {
     // 1 s to write, 2 s for the answer, and room for a busy machine.
     let exit = relay.wait_exit(Duration::from_secs(10));
     exit.expect(0, &[]);
-    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        started.elapsed()
+    );
     assert_eq!(silent.frame().close(), (Some(RESTART.0), RESTART.1));
     assert_eq!(busy.frame().close(), (Some(RESTART.0), RESTART.1));
     drop((idle, never));
@@ -133,7 +144,10 @@ async fn what_was_acknowledged_before_the_end_is_there_after_it() {
     let relay = launch.start();
     let mut client = Client::connect(relay.address).await;
     let stored = client.fetch("{\"limit\":1000}").await;
-    let stored: Vec<&str> = stored.iter().map(|event| crate::common::id_of(event)).collect();
+    let stored: Vec<&str> = stored
+        .iter()
+        .map(|event| crate::common::id_of(event))
+        .collect();
     for id in &acknowledged {
         assert!(stored.contains(&id.as_str()), "{id} is lost");
     }
@@ -143,7 +157,9 @@ async fn what_was_acknowledged_before_the_end_is_there_after_it() {
 fn a_second_signal_stops_at_once() {
     let mut relay = Launch::new().set("BUZZ_DRAIN_GRACE_MS", "60000").start();
     relay.signal(Signal::TERM);
-    until("draining", || (get(relay.health, "/_readiness", &[]).status == 503).then_some(()));
+    until("draining", || {
+        (get(relay.health, "/_readiness", &[]).status == 503).then_some(())
+    });
     // One that comes within a second of the first is taken for the same.
     std::thread::sleep(Duration::from_millis(1_100));
     relay.signal(Signal::TERM);

@@ -42,8 +42,18 @@ async fn history_is_ordered_and_cut_exactly() {
     assert_eq!(client.fetch(&span).await, sorted[10..25]);
     let newest = format!("{{\"until\":{},\"limit\":6}}", time - 1);
     assert_eq!(client.fetch(&newest).await, sorted[5..11]);
-    assert!(client.fetch(&format!("{{\"since\":{}}}", time + 1)).await.is_empty());
-    assert!(client.fetch(&format!("{{\"since\":5,\"until\":4}}")).await.is_empty());
+    assert!(
+        client
+            .fetch(&format!("{{\"since\":{}}}", time + 1))
+            .await
+            .is_empty()
+    );
+    assert!(
+        client
+            .fetch(&format!("{{\"since\":5,\"until\":4}}"))
+            .await
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -53,16 +63,31 @@ async fn every_field_of_a_filter_counts() {
     let hex = "ab".repeat(32);
     let ada_note = ada.json(time - 1, 1, &[&["t", "bee"], &["e", &hex]], "a");
     let ben_note = ben.json(time - 2, 1, &[&["t", "Bee"], &["p", &hex]], "b");
-    let ada_like = ada.json(time - 3, 7, &[&["Z", "zed"], &["t", "bee"], &["t", "wax"]], "+");
+    let ada_like = ada.json(
+        time - 3,
+        7,
+        &[&["Z", "zed"], &["t", "bee"], &["t", "wax"]],
+        "+",
+    );
     let long = "x".repeat(600);
     let ben_long = ben.json(time - 4, 7, &[&["r", &long], &["client", "bee"]], "");
     let all = [&ada_note, &ben_note, &ada_like, &ben_long].map(String::clone);
     let (_relay, mut client) = with_events(Launch::new(), &all).await;
     let (a, b) = (ada.pubkey_hex(), ben.pubkey_hex());
     let cases = [
-        (format!(r#"{{"ids":["{}","{}"]}}"#, id_of(&ben_note), id_of(&ada_like)), vec![1, 2]),
+        (
+            format!(
+                r#"{{"ids":["{}","{}"]}}"#,
+                id_of(&ben_note),
+                id_of(&ada_like)
+            ),
+            vec![1, 2],
+        ),
         (format!(r#"{{"authors":["{a}"]}}"#), vec![0, 2]),
-        (format!(r#"{{"authors":["{a}","{b}","{a}"]}}"#), vec![0, 1, 2, 3]),
+        (
+            format!(r#"{{"authors":["{a}","{b}","{a}"]}}"#),
+            vec![0, 1, 2, 3],
+        ),
         (r#"{"kinds":[7]}"#.to_owned(), vec![2, 3]),
         (r#"{"kinds":[7,1,30000]}"#.to_owned(), vec![0, 1, 2, 3]),
         (format!(r#"{{"authors":["{b}"],"kinds":[7]}}"#), vec![3]),
@@ -74,17 +99,36 @@ async fn every_field_of_a_filter_counts() {
         (format!(r##"{{"#p":["{hex}"]}}"##), vec![1]),
         (format!(r##"{{"#r":["{long}"]}}"##), vec![3]),
         (format!(r##"{{"#r":["{long}x"]}}"##), vec![]),
-        (format!(r#"{{"ids":["{}"],"kinds":[1]}}"#, id_of(&ada_like)), vec![]),
-        (format!(r#"{{"kinds":[1],"since":{},"until":{}}}"#, time - 2, time - 2), vec![1]),
+        (
+            format!(r#"{{"ids":["{}"],"kinds":[1]}}"#, id_of(&ada_like)),
+            vec![],
+        ),
+        (
+            format!(
+                r#"{{"kinds":[1],"since":{},"until":{}}}"#,
+                time - 2,
+                time - 2
+            ),
+            vec![1],
+        ),
         (r#"{"kinds":[]}"#.to_owned(), vec![]),
         (r#"{"ids":[]}"#.to_owned(), vec![]),
         (r##"{"#t":[]}"##.to_owned(), vec![]),
         // Several filters: any may pass, in the order given, an event once.
-        (r##"{"kinds":[7]},{"#t":["bee"]},{}"##.to_owned(), vec![2, 3, 0, 1]),
-        (format!(r#"{{"kinds":[7],"limit":1}},{{"authors":["{b}"]}}"#), vec![2, 1, 3]),
+        (
+            r##"{"kinds":[7]},{"#t":["bee"]},{}"##.to_owned(),
+            vec![2, 3, 0, 1],
+        ),
+        (
+            format!(r#"{{"kinds":[7],"limit":1}},{{"authors":["{b}"]}}"#),
+            vec![2, 1, 3],
+        ),
     ];
     for (filters, expected) in cases {
-        let expected: Vec<String> = expected.into_iter().map(|n: usize| all[n].clone()).collect();
+        let expected: Vec<String> = expected
+            .into_iter()
+            .map(|n: usize| all[n].clone())
+            .collect();
         assert_eq!(client.fetch(&filters).await, expected, "{filters}");
     }
 }
@@ -97,13 +141,21 @@ async fn live_events_come_to_those_who_ask_and_only_while_they_ask() {
     let author = Author::new(1);
     let json = |content: &str, tag: &str| author.json(now(), 1, &[&["t", tag]], content);
 
-    assert!(reader.req("bees", r##"{"#t":["bee"],"limit":1}"##).await.is_empty());
+    assert!(
+        reader
+            .req("bees", r##"{"#t":["bee"],"limit":1}"##)
+            .await
+            .is_empty()
+    );
     assert!(reader.req("all", "{},{\"kinds\":[1]}").await.is_empty());
     let bee = json("hum", "bee");
     writer.publish_all([&bee]).await;
     let mut two = [reader.text().await, reader.text().await];
     two.sort();
-    assert_eq!(two, ["all", "bees"].map(|sub| format!("[\"EVENT\",\"{sub}\",{bee}]")));
+    assert_eq!(
+        two,
+        ["all", "bees"].map(|sub| format!("[\"EVENT\",\"{sub}\",{bee}]"))
+    );
 
     // An event that the filter's limit has no say in, and one that does not match.
     let (wax, honey) = (json("wax", "wax"), json("honey", "bee"));
@@ -116,7 +168,10 @@ async fn live_events_come_to_those_who_ask_and_only_while_they_ask() {
     assert_eq!(reader.req("bees", r##"{"#t":["wax"]}"##).await, [wax]);
     let (third, fourth) = (json("third", "bee"), json("fourth", "wax"));
     writer.publish_all([&third, &fourth]).await;
-    assert_eq!(reader.text().await, format!("[\"EVENT\",\"bees\",{fourth}]"));
+    assert_eq!(
+        reader.text().await,
+        format!("[\"EVENT\",\"bees\",{fourth}]")
+    );
     reader.expect_silence().await;
 
     // A writer hears itself.
@@ -135,7 +190,14 @@ async fn a_name_comes_back_as_the_same_json_string() {
     let mut client = Client::connect(relay.address).await;
     let event = Author::new(1).json::<&str>(now(), 1, &[], "x");
     client.publish_all([&event]).await;
-    for name in ["a", "\"],[\"EVENT\",\"", "\\", "\n\u{0}\u{7f}", "\u{1f41d}", " "] {
+    for name in [
+        "a",
+        "\"],[\"EVENT\",\"",
+        "\\",
+        "\n\u{0}\u{7f}",
+        "\u{1f41d}",
+        " ",
+    ] {
         client.send(json!(["REQ", name, {}]).to_string()).await;
         let found = client.message().await;
         assert_eq!((&found[0], &found[1]), (&json!("EVENT"), &json!(name)));
@@ -172,7 +234,10 @@ async fn filters_that_cannot_be_read_close_their_subscription() {
         (r#"{"since":"now"}"#.to_owned(), "invalid: "),
         (r#"{"until":null}"#.to_owned(), "invalid: "),
         (r#"{"ids":["abcd"]}"#.to_owned(), "invalid: "),
-        (format!(r#"{{"ids":["{}"]}}"#, hex.to_uppercase()), "invalid: "),
+        (
+            format!(r#"{{"ids":["{}"]}}"#, hex.to_uppercase()),
+            "invalid: ",
+        ),
         (format!(r#"{{"authors":["{hex}00"]}}"#), "invalid: "),
         (r##"{"#e":["x"]}"##.to_owned(), "invalid: "),
         (r##"{"#p":["x"]}"##.to_owned(), "invalid: "),
@@ -185,7 +250,10 @@ async fn filters_that_cannot_be_read_close_their_subscription() {
     ] {
         client.send(format!("[\"REQ\",\"bad\",{filters}]")).await;
         let reason = client.closed("bad").await;
-        assert!(reason.starts_with(prefix) && reason.len() > prefix.len(), "{filters}: {reason}");
+        assert!(
+            reason.starts_with(prefix) && reason.len() > prefix.len(),
+            "{filters}: {reason}"
+        );
     }
     client.send("[\"REQ\",\"none\"]").await;
     assert!(client.closed("none").await.starts_with("invalid: "));
@@ -211,17 +279,29 @@ async fn limits_are_the_ones_that_are_set() {
     assert_eq!(client.fetch("{}").await, events[..4]);
     assert_eq!(client.fetch("{\"limit\":6}").await, events[..6]);
     assert_eq!(client.fetch("{\"limit\":8}").await, events[..7]);
-    assert_eq!(client.fetch("{\"limit\":18446744073709551615}").await, events[..7]);
+    assert_eq!(
+        client.fetch("{\"limit\":18446744073709551615}").await,
+        events[..7]
+    );
 
-    assert_eq!(client.fetch("{\"limit\":1},{\"limit\":1},{\"limit\":1}").await, events[..1]);
+    assert_eq!(
+        client
+            .fetch("{\"limit\":1},{\"limit\":1},{\"limit\":1}")
+            .await,
+        events[..1]
+    );
     client.send("[\"REQ\",\"many\",{},{},{},{}]").await;
     assert!(client.closed("many").await.starts_with("invalid: "));
 
-    client.send("[\"REQ\",\"vals\",{\"kinds\":[1,2,3,4]},{\"kinds\":[5,6,7]}]").await;
+    client
+        .send("[\"REQ\",\"vals\",{\"kinds\":[1,2,3,4]},{\"kinds\":[5,6,7]}]")
+        .await;
     assert!(client.closed("vals").await.starts_with("invalid: "));
 
     // Characters, not bytes.
-    client.send("[\"REQ\",\"\u{1f41d}\u{1f41d}\u{1f41d}\u{1f41d}\u{1f41d}\",{\"limit\":0}]").await;
+    client
+        .send("[\"REQ\",\"\u{1f41d}\u{1f41d}\u{1f41d}\u{1f41d}\u{1f41d}\",{\"limit\":0}]")
+        .await;
     assert_eq!(client.message().await[0], "EOSE");
     client.send("[\"REQ\",\"sixsix\",{\"limit\":0}]").await;
     let answer = client.message().await;
@@ -233,7 +313,10 @@ async fn limits_are_the_ones_that_are_set() {
     client.send("[\"REQ\",\"three\",{\"limit\":0}]").await;
     let reason = client.closed("three").await;
     // Existing clients take that text for final, which it is.
-    assert!(reason.starts_with("error: too many subscriptions"), "{reason}");
+    assert!(
+        reason.starts_with("error: too many subscriptions"),
+        "{reason}"
+    );
     assert!(client.req("two", "{\"limit\":0}").await.is_empty());
     client.send("[\"CLOSE\",\"two\"]").await;
     assert!(client.req("three", "{\"limit\":0}").await.is_empty());
@@ -257,7 +340,9 @@ async fn many_questions_at_once_are_each_answered_in_full() {
         .collect();
     let (_relay, mut client) = with_events(Launch::new(), &events).await;
     for n in 0..40 {
-        client.send(format!("[\"REQ\",\"q{n}\",{{\"limit\":{}}}]", 100 + n)).await;
+        client
+            .send(format!("[\"REQ\",\"q{n}\",{{\"limit\":{}}}]", 100 + n))
+            .await;
     }
     let mut found = vec![0; 40];
     let mut open = 40;
@@ -270,7 +355,11 @@ async fn many_questions_at_once_are_each_answered_in_full() {
             found[n] = usize::MAX;
             open -= 1;
         } else {
-            assert_eq!(message[2].to_string().len(), events[found[n]].len(), "{name}");
+            assert_eq!(
+                message[2].to_string().len(),
+                events[found[n]].len(),
+                "{name}"
+            );
             assert_eq!(message[2]["id"], id_of(&events[found[n]]), "{name}");
             found[n] += 1;
         }

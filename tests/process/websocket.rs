@@ -20,7 +20,10 @@ fn expect_close(relay: &Relay, bytes: &[u8], code: u16) {
     raw.send(bytes);
     let (messages, found, reason) = raw.messages_until_close();
     assert_eq!(found, Some(code), "{bytes:x?}: {reason}");
-    assert!(messages.is_empty() && !reason.is_empty(), "{messages:?} {reason:?}");
+    assert!(
+        messages.is_empty() && !reason.is_empty(),
+        "{messages:?} {reason:?}"
+    );
 }
 
 #[test]
@@ -30,14 +33,14 @@ fn a_message_may_come_with_the_head_and_in_single_bytes() {
     let mut bytes = raw::upgrade(&[]).into_bytes();
     bytes.extend(raw::text(ASK));
     raw.send(&bytes);
-    assert_eq!(raw.answer_head().status, 101);
+    raw.expect_upgrade();
     expect_eose(&mut raw);
 
     let mut raw = Raw::connect(relay.address);
     for byte in &bytes {
         raw.send([*byte]);
     }
-    assert_eq!(raw.answer_head().status, 101);
+    raw.expect_upgrade();
     expect_eose(&mut raw);
 }
 
@@ -93,7 +96,9 @@ fn broken_frames_are_answered_1002() {
     ] {
         expect_close(&relay, &bytes, 1002);
     }
-    relay.await_metric("buzz_ws_closes_total", &["reason=\"protocol\""], |n| n == 16.0);
+    relay.await_metric("buzz_ws_closes_total", &["reason=\"protocol\""], |n| {
+        n == 16.0
+    });
 }
 
 #[test]
@@ -110,7 +115,9 @@ fn a_text_that_is_not_utf_8_is_answered_1007() {
     ] {
         expect_close(&relay, &bytes, 1007);
     }
-    relay.await_metric("buzz_ws_closes_total", &["reason=\"not_utf8\""], |n| n == 5.0);
+    relay.await_metric("buzz_ws_closes_total", &["reason=\"not_utf8\""], |n| {
+        n == 5.0
+    });
 }
 
 #[test]
@@ -129,7 +136,11 @@ fn the_longest_message_is_served_and_one_byte_more_is_not() {
     let mut raw = Raw::upgraded(relay.address);
     raw.send(raw::text(&longest));
     let answer = raw.message();
-    assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
+    assert_eq!(
+        (&answer[0], &answer[2]),
+        (&json!("OK"), &json!(true)),
+        "{answer}"
+    );
 
     let too_long = event(MAX - bare + 1);
     let half = too_long.len() / 2;
@@ -150,15 +161,38 @@ fn the_longest_message_is_served_and_one_byte_more_is_not() {
         let [notice] = &messages[..] else {
             panic!("one notice: {messages:?}")
         };
-        assert!(notice.starts_with("[\"NOTICE\",") && notice.contains("524288"), "{notice}");
+        assert!(
+            notice.starts_with("[\"NOTICE\",") && notice.contains("524288"),
+            "{notice}"
+        );
     }
-    relay.await_metric("buzz_ws_closes_total", &["reason=\"too_big\""], |n| n == 4.0);
+    relay.await_metric("buzz_ws_closes_total", &["reason=\"too_big\""], |n| {
+        n == 4.0
+    });
+}
+
+#[test]
+fn a_message_comes_in_a_bounded_number_of_fragments() {
+    let relay = Launch::new().start();
+    let mut raw = Raw::upgraded(relay.address);
+    let mut bytes = frame(TEXT, b"");
+    for _ in 0..4_096 {
+        bytes.extend(frame(CONTINUATION, b""));
+    }
+    raw.send(bytes);
+    let (messages, code, _) = raw.messages_until_close();
+    assert_eq!((messages.len(), code), (1, Some(1009)));
 }
 
 #[test]
 fn a_close_is_echoed() {
     let relay = Launch::new().start();
-    for (code, reason) in [(1000, ""), (1001, "bye"), (3000, "a"), (4999, &"r".repeat(123))] {
+    for (code, reason) in [
+        (1000, ""),
+        (1001, "bye"),
+        (3000, "a"),
+        (4999, &"r".repeat(123)),
+    ] {
         let mut raw = Raw::upgraded(relay.address);
         raw.send(close(code, reason));
         let frame = raw.frame();
@@ -212,7 +246,11 @@ fn a_client_that_does_not_answer_the_close_is_cut() {
     // It shuts its write side at once, and gives up after 2 s.
     raw.expect_end();
     relay.await_metric("buzz_ws_connections_active", &[], |n| n == 0.0);
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -246,7 +284,11 @@ fn idle_clients_are_pinged_and_silent_ones_are_dropped() {
             assert_eq!(payload.opcode, PING);
             let due = Duration::from_secs(30 * ping);
             let early = due - Duration::from_secs(3);
-            assert!(start.elapsed() >= early, "ping {ping} after {:?}", start.elapsed());
+            assert!(
+                start.elapsed() >= early,
+                "ping {ping} after {:?}",
+                start.elapsed()
+            );
             answering.send(frame(FIN | PONG, &payload.payload));
         }
         answering.send(raw::text(ASK));
@@ -254,7 +296,9 @@ fn idle_clients_are_pinged_and_silent_ones_are_dropped() {
     });
     relay_drops(&mut silent, start);
     answering.join().expect("the one that answers is served");
-    relay.await_metric("buzz_ws_closes_total", &["reason=\"unresponsive\""], |n| n == 1.0);
+    relay.await_metric("buzz_ws_closes_total", &["reason=\"unresponsive\""], |n| {
+        n == 1.0
+    });
 }
 
 fn relay_drops(silent: &mut Raw, start: Instant) {
@@ -267,7 +311,10 @@ fn relay_drops(silent: &mut Raw, start: Instant) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
-        assert!(start.elapsed() < Duration::from_secs(160), "still there, {pings} pings");
+        assert!(
+            start.elapsed() < Duration::from_secs(160),
+            "still there, {pings} pings"
+        );
     }
     assert_eq!(pings, 3);
     let took = start.elapsed();
