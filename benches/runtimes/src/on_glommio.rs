@@ -13,14 +13,14 @@ use crate::outbox::Subscribers;
 pub fn serve(fanout: bool) -> io::Result<()> {
     let executor = LocalExecutorBuilder::new(Placement::Unbound)
         .make()
-        .map_err(io::Error::other)?;
+        .map_err(plain)?;
     executor.run(async move {
-        let listener = TcpListener::bind("127.0.0.1:0").map_err(io::Error::other)?;
-        crate::announce(listener.local_addr().map_err(io::Error::other)?.port());
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(plain)?;
+        crate::announce(listener.local_addr().map_err(plain)?.port());
         let subscribers = Rc::new(Subscribers::default());
         loop {
-            let socket = listener.accept().await.map_err(io::Error::other)?;
-            socket.set_nodelay(true).map_err(io::Error::other)?;
+            let socket = listener.accept().await.map_err(plain)?;
+            socket.set_nodelay(true).map_err(plain)?;
             if fanout {
                 spawn_local(member(socket, subscribers.clone())).detach();
             } else {
@@ -61,4 +61,9 @@ async fn member(mut socket: TcpStream, subscribers: Rc<Subscribers>) -> io::Resu
         input.extend_from_slice(&buffer[..count]);
         subscribers.publish(&mut input);
     }
+}
+
+/// glommio's errors cannot be shared between threads, so their text has to do.
+fn plain(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
 }
