@@ -8,8 +8,36 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`limits`] | every bound, named with its unit |
+//! | [`error`] | the exit codes |
+//! | [`secret`] | text that never shows itself |
+//! | [`cli`] | one table of settings; subcommands |
+//! | [`config`] | raw settings to typed ones; after it nobody sees a string |
+//! | [`metrics`] | every series, in one table |
+//! | [`flags`] | exactly one provider of the caps' flags |
+//! | [`lifecycle`] | where the process is in its life |
+//! | [`gate`] | the limiter that all shards share, whose limit moves while it is in use |
+//! | [`nostr`] | events, filters, messages, signatures; no I/O |
+//! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
+//! | [`store`] | where events are kept: the promises, and the embedded store |
+//! | [`live`] | who wants this event: a shard's subscriptions |
+//! | [`shard`] | a thread with its share of the connections |
+//! | [`control`] | start and end, signals, logs, health and metrics servers |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod error;
+pub mod flags;
+pub mod gate;
+pub mod lifecycle;
 pub mod limits;
+pub mod live;
+pub mod metrics;
+pub mod nostr;
+pub mod secret;
+pub mod shard;
+pub mod store;
+pub mod ws;

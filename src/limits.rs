@@ -3,6 +3,8 @@
 //! A queue, buffer, loop, wait or retry whose bound is not here is a defect. What an operator may
 //! change is a *default* here; everything else is a constant of the design.
 
+use std::time::Duration;
+
 /// Longest message a client may send, in bytes (`BUZZ_MAX_FRAME_BYTES`).
 pub const FRAME_BYTES_DEFAULT: usize = 524_288;
 /// Smallest value accepted for the message bound: an event must fit.
@@ -19,8 +21,6 @@ pub const HEAD_BYTES_MAX: usize = 8_192;
 /// Header fields of a request head.
 pub const HEAD_FIELDS_MAX: usize = 64;
 
-/// Depth of JSON that any client message may nest (an event needs 3: event, tags, tag).
-pub const JSON_DEPTH_MAX: usize = 8;
 /// Tags of one event.
 pub const EVENT_TAGS_MAX: usize = 5_000;
 /// Largest `kind` (NIP-01).
@@ -43,6 +43,272 @@ pub const LIMIT_DEFAULT: usize = 500;
 /// How far `created_at` may lie ahead, in seconds (`BUZZ_CREATED_AT_FUTURE_SECONDS`).
 pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
 
+// ws: what the wire format itself bounds.
+
+/// Header bytes of a frame that a client sends: 2, 8 of length, 4 of mask key (RFC 6455 section 5.2).
+pub const CLIENT_FRAME_HEADER_BYTES_MAX: usize = 14;
+/// Header bytes of a frame that a server sends: it has no mask key.
+pub const SERVER_FRAME_HEADER_BYTES_MAX: usize = 10;
+/// Bytes of a close reason: a control payload less the two of the code.
+pub const CLOSE_REASON_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX - 2;
+
+// Lengths of a message are kept in 32 bits, so that an idle decoder stays small.
+const _: () = assert!(FRAME_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(FRAGMENTS_MAX <= u32::MAX as usize);
+
+// Nostr. The depth of JSON needs no number: every message is read by its shape, and what does not
+// fit the shape ends the reading where it stands.
+
+/// Characters of an unknown filter field that a refusal repeats.
+pub const FILTER_KEY_CHARS_SHOWN_MAX: usize = 32;
+/// Characters of an unknown message label that a refusal repeats.
+pub const LABEL_CHARS_SHOWN_MAX: usize = 32;
+/// Parsed public keys that a shard remembers, at about 100 bytes each.
+pub const VERIFIER_KEYS_MAX: usize = 32_768;
+/// How far `created_at` of a login may be off, in seconds (NIP-42).
+pub const AUTH_AGE_SECONDS_MAX: u64 = 600;
+
+const _: () = assert!(VERIFIER_KEYS_MAX.is_power_of_two());
+
+// live
+/// Places for ids of recent ephemeral events, of 8 bytes each, one table a process. A power of two.
+pub const RECENT_IDS_ENTRIES: usize = 1 << 16;
+/// Subscriptions of one shard: what a 31-bit number can tell apart. Memory ends long before.
+pub const SUBSCRIPTIONS_SHARD_MAX: usize = 1 << 31;
+/// Kinds of a filter up to which it is indexed by value and kind together: its index entries are at
+/// most this many times its values.
+pub const COMBINED_KINDS_MAX: usize = 4;
+/// Entries of a table below which it is not worth shrinking.
+pub const INDEX_SHRINK_ENTRIES_MIN: usize = 1_024;
+
+const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
+
+/// Entries of a shard's submission ring. A full ring is submitted and goes on, so this is a batch
+/// size and no bound on connections.
+pub const RING_ENTRIES: u32 = 1_024;
+/// Bytes that a shard reads from a socket at once, into the buffer that its connections share.
+pub const RECEIVE_BYTES: usize = 64 << 10;
+/// Parts of one vectored write (IOV_MAX of Linux).
+pub const BATCH_PARTS_MAX: usize = 1_024;
+/// Events up to this size are copied into each subscriber's batch instead of being pointed at.
+pub const EVENT_COPY_BYTES_MAX: usize = 256;
+/// Batches that a shard keeps for reuse, and the buffer that each may keep, in bytes.
+pub const BATCH_SPARES_MAX: usize = 1_024;
+/// See [`BATCH_SPARES_MAX`].
+pub const BATCH_SPARE_BYTES_MAX: usize = 16 << 10;
+
+/// Time for a whole request head, also for a peer that never sends a byte.
+pub const HEAD_WAIT: Duration = Duration::from_secs(5);
+/// Time between pings of an open connection.
+pub const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Unanswered pings after which a connection is dropped.
+pub const PINGS_UNANSWERED_MAX: u8 = 3;
+/// Time that a close gives its queued bytes to be accepted by the kernel.
+pub const CLOSE_WRITE: Duration = Duration::from_secs(1);
+/// Time that the peer has after the Close frame to answer it or to leave.
+pub const CLOSE_LINGER: Duration = Duration::from_secs(2);
+/// Time between two looks at all connections of a shard.
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Index entries that a read looks at before its shard turns to others.
+pub const SLICE_ENTRIES_MAX: u32 = 4_096;
+/// Bytes of rows that one read brings into memory, under one permit of the history gate.
+pub const READ_BYTES_MAX: usize = 1 << 20;
+/// Time that a read may hold its shard.
+pub const SLICE_TIME: Duration = Duration::from_millis(1);
+/// A connection with more than this queued gets no further rows of history until it has taken some.
+pub const HISTORY_BACKLOG_BYTES_MAX: usize = 1 << 20;
+/// Reads of one connection that run at once; more wait behind them.
+pub const READS_AT_ONCE_MAX: usize = 4;
+
+/// Connections that may wait to be accepted, for each listening socket.
+pub const ACCEPT_BACKLOG: i32 = 1_024;
+/// Connections that a shard accepts before it looks at its others.
+pub const ACCEPTS_AT_ONCE_MAX: usize = 64;
+/// Time that accepting pauses after an error that will not pass by itself at once.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Free ports that are tried before binding port 0 fails.
+pub const BIND_ATTEMPTS_MAX: usize = 16;
+/// Writes of one connection that the store has not answered; then its socket is not read further.
+pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
+/// Items that wait for one shard; then whoever sends them waits.
+pub const MAILBOX_ITEMS_MAX: usize = 65_536;
+/// Connections that a shard may have more than the least loaded one before it hands some over.
+pub const IMBALANCE_MAX: usize = 16;
+/// Sockets of one shard that have not been upgraded; further ones are turned away unread.
+pub const UNUPGRADED_MAX: usize = 4_096;
+// ---- Settings, control thread, flags ----
+
+/// Shards, at most (`BUZZ_SHARDS`); more threads than this gain nothing on any machine known.
+pub const SHARDS_MAX: usize = 256;
+/// Connections of all shards together (`BUZZ_MAX_CONNECTIONS`).
+pub const CONNECTIONS_DEFAULT: usize = 10_000;
+/// Largest value accepted for the connection bound.
+pub const CONNECTIONS_MAX: usize = 10_000_000;
+/// Share of the descriptor limit that connections may take, in percent. The rest is for the store,
+/// pools, rings, listeners, and for refusing politely.
+pub const CONNECTIONS_DESCRIPTORS_PERCENT: u64 = 45;
+
+/// Bytes queued for one connection at which it is disconnected (`BUZZ_OUTBOX_HARD_BYTES`).
+pub const OUTBOX_HARD_BYTES_DEFAULT: usize = 8 << 20;
+/// Bytes queued for one connection that it may exceed only for a while (`BUZZ_OUTBOX_SOFT_BYTES`).
+pub const OUTBOX_SOFT_BYTES_DEFAULT: usize = 2 << 20;
+/// How long a queue may stay above its soft bound, in seconds (`BUZZ_OUTBOX_SOFT_SECONDS`).
+pub const OUTBOX_SOFT_SECONDS_DEFAULT: u64 = 15;
+/// Bytes queued for all connections together (`BUZZ_OUTBOX_TOTAL_BYTES`).
+pub const OUTBOX_TOTAL_BYTES_DEFAULT: usize = 1 << 30;
+/// Largest value accepted for any outbox bound, in bytes: far above any sane machine, far below
+/// where sums could overflow.
+pub const OUTBOX_BYTES_MAX: usize = 1 << 42;
+
+/// Largest value accepted for a setting that counts things in one connection or filter.
+pub const COUNT_SETTING_MAX: usize = 10_000_000;
+/// Largest value accepted for a setting in seconds: ten years.
+pub const SECONDS_SETTING_MAX: u64 = 10 * 366 * 86_400;
+/// Longest text setting, in bytes (NIP-11 texts, folders, URLs).
+pub const TEXT_SETTING_BYTES_MAX: usize = 4_096;
+
+/// Writer connections of the PostgreSQL store (`BUZZ_DB_POOL_SIZE`).
+pub const DB_POOL_DEFAULT: usize = 20;
+/// Reader connections of the PostgreSQL store (`BUZZ_DB_READ_POOL_SIZE`); sets the history ceiling
+/// of both stores.
+pub const DB_READ_POOL_DEFAULT: usize = 50;
+/// Largest pool accepted.
+pub const DB_POOL_MAX: usize = 10_000;
+
+/// Drain window, in milliseconds (`BUZZ_DRAIN_JITTER_MS`): 0 closes all at once.
+pub const DRAIN_JITTER_MS_DEFAULT: u64 = 0;
+/// Longest drain window, in milliseconds; a longer one is clamped to it.
+pub const DRAIN_JITTER_MS_MAX: u64 = 20_000;
+/// Time between the signal and the first close, in milliseconds (`BUZZ_DRAIN_GRACE_MS`).
+pub const DRAIN_GRACE_MS_DEFAULT: u64 = 5_000;
+/// From the end of the grace to the hard stop, in milliseconds (`BUZZ_HARD_STOP_MS`).
+pub const HARD_STOP_MS_DEFAULT: u64 = 30_000;
+/// Largest value accepted for the grace and the hard stop, in milliseconds: one hour.
+pub const DRAIN_SETTING_MS_MAX: u64 = 3_600_000;
+/// Longest wait of the drain for the flush acknowledgement of one close, in milliseconds.
+pub const DRAIN_FLUSH_MS_MAX: u64 = 5_000;
+/// Longest wait for a peer's answer to our Close, in milliseconds.
+pub const CLOSE_ANSWER_MS_MAX: u64 = 2_000;
+/// Longest wait at shutdown for pending store writes, in milliseconds.
+pub const STORE_CLOSE_MS_MAX: u64 = 5_000;
+/// Longest wait at shutdown for the flag provider's last flush, in milliseconds.
+pub const FLAGS_CLOSE_MS_MAX: u64 = 2_000;
+/// Termination grace period to deploy with, in seconds.
+pub const TERMINATION_GRACE_SECONDS: u64 = 60;
+
+/// Port of the health server (`BUZZ_HEALTH_PORT`).
+pub const HEALTH_PORT_DEFAULT: u16 = 8_080;
+/// Port of the metrics server (`BUZZ_METRICS_PORT`).
+pub const METRICS_PORT_DEFAULT: u16 = 9_102;
+/// Connections that each admin server holds at once; the next one waits in the accept queue.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// Life of one connection of an admin server, in milliseconds: one request and its answer.
+pub const ADMIN_CONNECTION_MS_MAX: u64 = 10_000;
+/// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.
+pub const SIGNALS_WAITING_MAX: usize = 8;
+/// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard
+/// must not wait for whoever reads our standard error.
+pub const LOG_LINES_WAITING_MAX: usize = 8_192;
+/// Longest wait at exit for the waiting log lines to be written, in milliseconds.
+pub const LOG_FLUSH_MS_MAX: u64 = 1_000;
+/// Period of the metrics recorder's own upkeep, in milliseconds.
+pub const METRICS_UPKEEP_MS: u64 = 5_000;
+
+/// Period of the refresh that reads the flags and applies the limits, in milliseconds.
+pub const FLAGS_REFRESH_MS: u64 = 5_000;
+/// Longest wait at start for the flag provider, in milliseconds; then the defaults serve.
+pub const FLAGS_START_MS_MAX: u64 = 3_000;
+/// Between a stream that LaunchDarkly's SDK gave up and its next client, in milliseconds.
+pub const FLAGS_REBUILD_MS: u64 = 60_000;
+/// First pause before a lost stream is opened again, in milliseconds; it doubles up to 30 s.
+pub const FLAGS_RECONNECT_MS: u64 = 1_000;
+/// Longest wait for a connection to LaunchDarkly, its TLS included, in milliseconds.
+pub const FLAGS_CONNECT_MS_MAX: u64 = 10_000;
+/// Longest wait for the head of an answer of LaunchDarkly, in milliseconds.
+pub const FLAGS_ANSWER_MS_MAX: u64 = 15_000;
+/// Longest silence of the flag stream, in milliseconds: it sends a comment every 3 minutes.
+pub const FLAGS_SILENCE_MS_MAX: u64 = 300_000;
+/// Time without any sign of the SDK's stream task after which it counts as ended, in milliseconds.
+/// While it lives, a silence ends its request and a pause of at most 30 s precedes the next one.
+pub const FLAGS_STALL_MS_MAX: u64 = 420_000;
+/// Largest size of an integer flag value: beyond it a JSON number is no longer exact.
+pub const FLAG_VALUE_MAX: i64 = 1 << 53;
+
+/// Age at which a remembered cap is no longer applied, in seconds.
+pub const REMEMBERED_AGE_SECONDS_MAX: u64 = 24 * 3_600;
+/// How far in the future a remembered cap's time may lie (a clock set back), in seconds.
+pub const REMEMBERED_AHEAD_SECONDS_MAX: u64 = 300;
+/// Period at which unchanged caps are saved again, so that their age is true, in seconds.
+pub const REMEMBERED_SAVE_SECONDS: u64 = 600;
+/// Largest file of remembered caps that is read, in bytes.
+pub const REMEMBERED_BYTES_MAX: u64 = 4_096;
+
+const _: () = assert!(
+    FLAGS_STALL_MS_MAX > FLAGS_SILENCE_MS_MAX + FLAGS_CONNECT_MS_MAX + FLAGS_ANSWER_MS_MAX + 30_000
+);
+const _: () = assert!(REMEMBERED_SAVE_SECONDS < REMEMBERED_AGE_SECONDS_MAX);
+const _: () = assert!(OUTBOX_SOFT_BYTES_DEFAULT <= OUTBOX_HARD_BYTES_DEFAULT);
+const _: () = assert!(OUTBOX_HARD_BYTES_DEFAULT <= OUTBOX_TOTAL_BYTES_DEFAULT);
+// A connection's queue must hold the largest message, or the first big event would end it.
+const _: () = assert!(FRAME_BYTES_DEFAULT <= OUTBOX_HARD_BYTES_DEFAULT);
+const _: () = assert!(CONNECTIONS_DESCRIPTORS_PERCENT < 50);
+// The longest window, the flush of its last close and that client's answer fit before the hard stop.
+const _: () =
+    assert!(DRAIN_JITTER_MS_MAX + DRAIN_FLUSH_MS_MAX + CLOSE_ANSWER_MS_MAX <= HARD_STOP_MS_DEFAULT);
+// Grace, hard stop, store and flags all fit before the supervisor loses its patience.
+const _: () = assert!(
+    DRAIN_GRACE_MS_DEFAULT + HARD_STOP_MS_DEFAULT + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX
+        <= TERMINATION_GRACE_SECONDS * 1_000
+);
+// The embedded store.
+
+/// Address space reserved for the embedded store's file, in bytes. The file is sparse: it grows as
+/// events come and never to this size on its own.
+pub const STORE_MAP_BYTES_DEFAULT: usize = 256 << 30;
+/// Smallest address space that the embedded store accepts, in bytes: an empty store and one commit.
+pub const STORE_MAP_BYTES_MIN: usize = 1 << 20;
+/// Read transactions that may be open at one time, over all threads. LMDB's own default is 126.
+pub const STORE_READERS_DEFAULT: u32 = 512;
+/// Events of one commit.
+pub const COMMIT_EVENTS_MAX: usize = 1_024;
+/// Bytes of event JSON in one commit; a larger event is a commit of its own.
+pub const COMMIT_BYTES_MAX: usize = 4 << 20;
+/// Index entries of one commit, so that events full of tags cannot stretch it.
+pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
+/// Events that wait for the writer, the commit under way included.
+pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
+/// Bytes of event JSON that wait for the writer, the commit under way included.
+pub const WRITE_QUEUE_BYTES_MAX: usize = 256 << 20;
+/// Longest tag value that is an index key as it is, in bytes; a longer one is hashed.
+pub const TAG_VALUE_RAW_BYTES_MAX: usize = 64;
+/// Index runs that one filter may merge; with more values a wider index is read and sieved.
+pub const MERGE_STREAMS_MAX: usize = 2_048;
+/// Entries of a scan between two looks at the clock.
+pub const SCAN_CLOCK_ENTRIES: u32 = 32;
+
+const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
+const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
+
+/// Time that a shard has to accept connections after its thread was started.
+pub const SHARD_START_WAIT: Duration = Duration::from_secs(10);
+/// A shard whose heart has not beaten for this long is taken for dead.
+pub const HEARTBEAT_STALE: Duration = Duration::from_secs(5);
+/// Time that all connections together have to end once they were told to.
+pub const STOP_CLOSES_WAIT: Duration = Duration::from_secs(7);
+/// Time between two looks at what is left while the relay stops.
+pub const STOP_POLL: Duration = Duration::from_millis(10);
+
+/// Longest wait for a permit of the history gate, for each read.
+pub const HISTORY_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait for a permit of the auth gate.
+pub const AUTH_WAIT: Duration = Duration::from_secs(2);
+/// Time to a first login on a relay that requires one, counted from the challenge.
+pub const LOGIN_WAIT: Duration = Duration::from_secs(5);
+/// Random bytes of a challenge; sent as twice as many hex digits.
+pub const AUTH_CHALLENGE_BYTES: usize = 16;
+/// Keys that one connection may authenticate.
+pub const KEYS_PER_CONNECTION_MAX: usize = 64;

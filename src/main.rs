@@ -1,3 +1,52 @@
 //! The relay's door: parse, start, wait, exit code.
 
-fn main() {}
+use std::process::exit;
+
+use buzz_uring::cli::{self, CliError, Command};
+use buzz_uring::config::{Config, Machine};
+use buzz_uring::control::{logs, start};
+use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
+use buzz_uring::metrics;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    exit(match cli::parse(std::env::args_os(), std::env::vars_os()) {
+        Ok((command, raw)) => match Config::resolve(&raw, &Machine::probe()) {
+            Ok(config) => run(command, config),
+            Err(error) => fail(EXIT_CONFIG, &error),
+        },
+        Err(CliError::Asked(text)) => {
+            print!("{text}");
+            EXIT_CLEAN
+        }
+        Err(error) => fail(EXIT_CONFIG, &error),
+    })
+}
+
+fn run(command: Command, config: Config) -> i32 {
+    if command == Command::CheckConfig {
+        print!("{}", config.render());
+        return EXIT_CLEAN;
+    }
+    let logs = match logs::install(config.log_level, logs::Form::of_stderr()) {
+        Ok(logs) => logs,
+        Err(error) => return fail(EXIT_FAILED, &error),
+    };
+    let metrics = match metrics::install() {
+        Ok(metrics) => metrics,
+        Err(error) => return fail(EXIT_FAILED, &error),
+    };
+    let code = start::run(config, metrics).unwrap_or_else(|error| {
+        tracing::error!("the relay cannot start: {error}");
+        EXIT_FAILED
+    });
+    logs.flush();
+    code
+}
+
+fn fail(code: i32, error: &dyn std::fmt::Display) -> i32 {
+    eprintln!("buzz-uring: {error}");
+    code
+}

@@ -1,0 +1,338 @@
+//! The command line: one table of settings, and subcommands.
+//!
+//! [`parse`] takes the arguments and the environment and finds out what was typed; it judges no
+//! value. What a value means is `config`'s business. An option wins over its variable, a variable
+//! over the default, and an empty or blank value is no value.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::builder::StyledStr;
+use clap::{Arg, ArgAction, ArgMatches};
+
+use crate::secret::Secret;
+
+pub mod settings;
+
+pub use settings::{Preset, SETTINGS, Setting, setting};
+
+/// Variables of the `environment` flag provider start so. The provider variable has `FLAGS` in it
+/// and so can never be read as a flag.
+pub const FEATURE_FLAG_PREFIX: &str = "BUZZ_FEATURE_FLAG_";
+
+/// What the process is asked to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Command {
+    /// Serve (no subcommand).
+    Run,
+    /// Print the resolved settings, open nothing.
+    CheckConfig,
+}
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Origin {
+    /// The table.
+    Default,
+    /// An environment variable.
+    Environment,
+    /// A command-line option.
+    Option,
+}
+
+impl Origin {
+    /// The word that `check-config` prints.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::Environment => "environment",
+            Origin::Option => "option",
+        }
+    }
+}
+
+/// What was given: texts by variable, each with its origin. Prints no value of any of them.
+#[derive(Clone, Debug, Default)]
+pub struct Raw {
+    values: BTreeMap<&'static str, (Secret, Origin)>,
+    feature_flags: BTreeMap<String, Secret>,
+    unknown: Vec<String>,
+}
+
+impl Raw {
+    /// The text given for a variable of the table, without white space around it; None when unset.
+    pub fn get(&self, variable: &str) -> Option<(&str, Origin)> {
+        self.values
+            .get(variable)
+            .map(|(text, origin)| (text.expose(), *origin))
+    }
+
+    /// Environment variables of the `environment` flag provider, name to text.
+    pub fn feature_flags(&self) -> &BTreeMap<String, Secret> {
+        &self.feature_flags
+    }
+
+    /// Names of `BUZZ_` variables that no row of the table knows: most likely misspelt.
+    pub fn unknown(&self) -> &[String] {
+        &self.unknown
+    }
+}
+
+/// Why there is nothing to run.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// `--help` or `--version`: print this on standard output and exit 0.
+    #[error("{0}")]
+    Asked(String),
+    /// The command line cannot be understood: print this on standard error and exit
+    /// [`crate::error::EXIT_CONFIG`].
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Finds out what was typed. `args` starts with the program's name; `env` is the environment.
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(Command, Raw), CliError> {
+    let matches = command().try_get_matches_from(args).map_err(|error| {
+        let text = error.to_string();
+        if error.use_stderr() {
+            CliError::Usage(text)
+        } else {
+            CliError::Asked(text)
+        }
+    })?;
+
+    let mut raw = Raw::default();
+    read_environment(&mut raw, env)?;
+    read_options(&mut raw, &matches);
+    let command = match matches.subcommand_name() {
+        Some(CHECK_CONFIG) => Command::CheckConfig,
+        _ => Command::Run,
+    };
+    Ok((command, raw))
+}
+
+/// The command line as clap knows it: also the source of manual page and completions.
+pub fn command() -> clap::Command {
+    let mut command = clap::Command::new("buzz-uring")
+        .about("A Nostr relay for Linux: one io_uring shard per core")
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_help(secrets_help())
+        .subcommand_required(false)
+        .disable_help_subcommand(true)
+        .subcommand(
+            clap::Command::new(CHECK_CONFIG)
+                .about("Print the resolved settings, secrets masked, and open nothing"),
+        );
+    for setting in SETTINGS {
+        if let Some(name) = setting.option() {
+            command = command.arg(option(setting, name));
+        }
+    }
+    command
+}
+
+const CHECK_CONFIG: &str = "check-config";
+
+fn option(setting: &'static Setting, name: String) -> Arg {
+    let default = setting.default_text();
+    let help = format!(
+        "{} [env: {}] [default: {default}]",
+        setting.help, setting.variable
+    );
+    let arg = Arg::new(setting.variable)
+        .long(name)
+        .help(help)
+        .help_heading(setting.section)
+        .value_name(setting.unit)
+        // Subcommands take the settings as well, before or after their name.
+        .global(true)
+        // So that `--shards -1` meets our message, which names the accepted form.
+        .allow_negative_numbers(true)
+        .action(ArgAction::Set);
+    if setting.switch {
+        // `=` is required, or a bare `--require-auth` would swallow the subcommand after it.
+        arg.num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+    } else {
+        arg
+    }
+}
+
+/// Secrets have no option, so help lists their variables apart.
+fn secrets_help() -> StyledStr {
+    let mut text = String::from("Environment only, because options show up in process lists:\n");
+    for setting in SETTINGS.iter().filter(|setting| setting.secret) {
+        text.push_str(&format!("  {}\n      {}\n", setting.variable, setting.help));
+    }
+    text.push_str("\nAn empty value is no value. Exit code 64: bad settings.");
+    text.into()
+}
+
+fn read_environment(
+    raw: &mut Raw,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(), CliError> {
+    for (name, value) in env {
+        let Some(name) = name.to_str() else { continue };
+        if name.starts_with(FEATURE_FLAG_PREFIX) {
+            // A flag never fails start-up: whatever is not UTF-8 is simply not a number.
+            let text = value.to_string_lossy().into_owned();
+            raw.feature_flags.insert(name.to_owned(), Secret::new(text));
+        } else if let Some(setting) = setting(name) {
+            let Some(text) = value.to_str() else {
+                return Err(CliError::Usage(format!("{name}: not UTF-8 text\n")));
+            };
+            insert(raw, setting, text, Origin::Environment);
+        } else if name.starts_with("BUZZ_") {
+            raw.unknown.push(name.to_owned());
+        }
+    }
+    raw.unknown.sort();
+    Ok(())
+}
+
+fn read_options(raw: &mut Raw, matches: &ArgMatches) {
+    for setting in SETTINGS.iter().filter(|setting| !setting.secret) {
+        if let Some(text) = matches.get_one::<String>(setting.variable) {
+            insert(raw, setting, text, Origin::Option);
+        }
+    }
+}
+
+fn insert(raw: &mut Raw, setting: &'static Setting, text: &str, origin: Origin) {
+    let text = text.trim();
+    if !text.is_empty() {
+        raw.values
+            .insert(setting.variable, (Secret::new(text), origin));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(args: &[&str], env: &[(&str, &str)]) -> Result<(Command, Raw), CliError> {
+        let args = std::iter::once("buzz-uring").chain(args.iter().copied());
+        parse(
+            args.map(OsString::from),
+            env.iter().map(|(name, text)| (name.into(), text.into())),
+        )
+    }
+
+    #[test]
+    fn the_table_makes_a_sound_command_line() {
+        command().debug_assert();
+        for setting in SETTINGS {
+            assert!(
+                !setting.help.is_empty() && !setting.unit.is_empty(),
+                "{}",
+                setting.variable
+            );
+            let rows = SETTINGS
+                .iter()
+                .filter(|other| other.variable == setting.variable);
+            assert_eq!(rows.count(), 1, "{} has two rows", setting.variable);
+        }
+    }
+
+    #[test]
+    fn option_before_environment_and_empty_is_unset() {
+        let env = [
+            ("BUZZ_SHARDS", "3"),
+            ("BUZZ_MAX_LIMIT", "  "),
+            ("BUZZ_LOG", " warn "),
+        ];
+        let (command, raw) = run(&["--shards", "5", "--log="], &env).unwrap();
+        assert_eq!(command, Command::Run);
+        assert_eq!(raw.get("BUZZ_SHARDS"), Some(("5", Origin::Option)));
+        assert_eq!(raw.get("BUZZ_MAX_LIMIT"), None);
+        assert_eq!(raw.get("BUZZ_LOG"), Some(("warn", Origin::Environment)));
+    }
+
+    #[test]
+    fn settings_stand_before_or_after_the_subcommand() {
+        for args in [
+            &["--shards=2", "check-config"],
+            &["check-config", "--shards=2"],
+        ] {
+            let (command, raw) = run(args, &[]).unwrap();
+            assert_eq!(command, Command::CheckConfig);
+            assert_eq!(raw.get("BUZZ_SHARDS"), Some(("2", Origin::Option)));
+        }
+    }
+
+    #[test]
+    fn a_bare_switch_is_true_and_does_not_eat_the_subcommand() {
+        let (command, raw) = run(&["--require-auth", "check-config"], &[]).unwrap();
+        assert_eq!(command, Command::CheckConfig);
+        assert_eq!(raw.get("BUZZ_REQUIRE_AUTH"), Some(("true", Origin::Option)));
+        let (_, raw) = run(&["--require-auth=false"], &[]).unwrap();
+        assert_eq!(
+            raw.get("BUZZ_REQUIRE_AUTH"),
+            Some(("false", Origin::Option))
+        );
+    }
+
+    #[test]
+    fn help_names_every_option_variable_default_and_unit() {
+        let Err(CliError::Asked(help)) = run(&["--help"], &[]) else {
+            panic!("no help")
+        };
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for setting in SETTINGS {
+            assert!(help.contains(setting.variable), "{}", setting.variable);
+            if let Some(option) = setting.option() {
+                assert!(help.contains(&format!("--{option}")), "{option}");
+                assert!(help.contains(&format!("[default: {}]", setting.default_text())));
+                assert!(help.contains(setting.unit), "{}", setting.unit);
+            }
+        }
+    }
+
+    #[test]
+    fn version_and_bad_usage() {
+        let Err(CliError::Asked(version)) = run(&["--version"], &[]) else {
+            panic!()
+        };
+        assert_eq!(
+            version.trim(),
+            concat!("buzz-uring ", env!("CARGO_PKG_VERSION"))
+        );
+        for args in [&["--nonsense"][..], &["frobnicate"], &["--database-url=x"]] {
+            assert!(
+                matches!(run(args, &[]), Err(CliError::Usage(_))),
+                "{args:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_value_is_ever_printed_by_debug() {
+        let env = [
+            ("DATABASE_URL", "postgres://hush"),
+            ("BUZZ_FEATURE_FLAG_X", "hush"),
+        ];
+        let (_, raw) = run(&[], &env).unwrap();
+        assert_eq!(
+            raw.get("DATABASE_URL"),
+            Some(("postgres://hush", Origin::Environment))
+        );
+        assert!(!format!("{raw:?}").contains("hush"));
+    }
+
+    #[test]
+    fn unknown_variables_are_told_and_flags_are_not_unknown() {
+        let env = [
+            ("BUZZ_DRIAN", "1"),
+            ("BUZZ_FEATURE_FLAG_A", "4"),
+            ("PATH", "/bin"),
+        ];
+        let (_, raw) = run(&[], &env).unwrap();
+        assert_eq!(raw.unknown(), ["BUZZ_DRIAN"]);
+        assert_eq!(raw.feature_flags()["BUZZ_FEATURE_FLAG_A"].expose(), "4");
+    }
+}

@@ -1,0 +1,577 @@
+//! Raw settings to a configuration. After this nobody sees a string.
+//!
+//! [`Config::resolve`] is pure: it takes what was typed and what the machine gives, and opens
+//! nothing. Junk is a [`ConfigError`] that names each faulty variable and the accepted form. Where
+//! one setting bounds another, an explicit conflict is a fault, while a default gives way and a note
+//! says so.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::http::Uri;
+use tracing::level_filters::LevelFilter;
+
+use crate::cli::{Raw, SETTINGS};
+use crate::limits;
+use crate::secret::Secret;
+
+mod machine;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub use machine::Machine;
+use read::{Reader, Resolved};
+
+/// Everything an operator decided, typed and checked against each other.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Shard threads; shard `i` is pinned to `cpus[i % cpus.len()]`.
+    pub shards: usize,
+    /// CPUs the process may use. Never empty.
+    pub cpus: Vec<usize>,
+    /// How shards do I/O.
+    pub io_driver: IoDriver,
+    /// Where clients connect.
+    pub bind: SocketAddr,
+    /// Where the health server listens.
+    pub health: SocketAddr,
+    /// Where the metrics server listens.
+    pub metrics: SocketAddr,
+    /// Folder of the embedded store, the control socket and the remembered caps.
+    pub data_dir: PathBuf,
+    /// Where events are kept.
+    pub store: StoreKind,
+    /// Writer connections to PostgreSQL.
+    pub db_pool: usize,
+    /// Reader connections; also sets the history ceiling.
+    pub db_read_pool: usize,
+    /// Connections of all shards together.
+    pub connections_max: usize,
+    /// Bytes of one message from a client.
+    pub frame_bytes_max: usize,
+    /// Bounds of the outbound queues.
+    pub outbox: OutboxBounds,
+    /// Subscriptions of one connection.
+    pub subscriptions_max: usize,
+    /// Filters of one REQ.
+    pub filters_max: usize,
+    /// Values in all filters of one connection.
+    pub filter_values_max: usize,
+    /// Events that one filter may ask for.
+    pub limit_max: usize,
+    /// Events that a filter without a limit gets; at most `limit_max`.
+    pub limit_default: usize,
+    /// Characters of a subscription id.
+    pub subid_length_max: usize,
+    /// Seconds that `created_at` may lie back; None: any.
+    pub created_at_past: Option<u64>,
+    /// Seconds that `created_at` may lie ahead.
+    pub created_at_future: u64,
+    /// The relay's own address, an absolute ws or wss URL.
+    pub relay_url: String,
+    /// Texts of the information document (NIP-11).
+    pub info: InfoTexts,
+    /// Serve only clients that have logged in (set by hand; see [`Config::login_required`]).
+    pub require_auth: bool,
+    /// Serve only keys on the allow-list.
+    pub pubkey_allowlist: bool,
+    /// Serve only members.
+    pub require_membership: bool,
+    /// Times of the drain.
+    pub drain: DrainBudget,
+    /// Where the caps' flags come from.
+    pub flags: FlagsChoice,
+    /// Keep the last caps in the data folder, for a start during an outage of LaunchDarkly.
+    pub remember_caps: bool,
+    /// Least severe log lines that are written.
+    pub log_level: LevelFilter,
+    /// What to say at start: clamps, and settings without effect. One sentence each.
+    pub notes: Vec<String>,
+    resolved: BTreeMap<&'static str, Resolved>,
+}
+
+/// How shards do I/O.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IoDriver {
+    /// io_uring where the kernel lets us, else epoll.
+    Auto,
+    /// io_uring, or no start.
+    IoUring,
+    /// epoll.
+    Epoll,
+}
+
+/// Where events are kept.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum StoreKind {
+    /// LMDB in the data folder.
+    Embedded,
+    /// PostgreSQL.
+    Postgres {
+        /// Database to write to.
+        url: Secret,
+        /// Database to read from, when it is another one.
+        read_url: Option<Secret>,
+    },
+}
+
+/// Bounds of the outbound queues: `soft_bytes <= hard_bytes <= total_bytes`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct OutboxBounds {
+    /// A connection whose queue reaches this is disconnected.
+    pub hard_bytes: usize,
+    /// A queue may be above this only for `soft`.
+    pub soft_bytes: usize,
+    /// How long a queue may be above `soft_bytes`.
+    pub soft: Duration,
+    /// Queues of all connections; past it the largest are disconnected.
+    pub total_bytes: usize,
+}
+
+/// Texts of the information document (NIP-11).
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct InfoTexts {
+    /// The relay's name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The operator's key: 64 lower-case hex digits.
+    pub pubkey: Option<String>,
+    /// How to reach the operator.
+    pub contact: Option<String>,
+    /// URL of a picture.
+    pub icon: Option<String>,
+}
+
+/// Times of the drain. The window, the flush of its last close and that client's answer fit before
+/// the hard stop.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DrainBudget {
+    /// Window over which closes are spread; zero: all at once.
+    pub jitter: Duration,
+    /// Between the signal and the first close.
+    pub grace: Duration,
+    /// From the end of the grace to the exit, whatever is left.
+    pub hard_stop: Duration,
+}
+
+/// Where the caps' flags come from: exactly one provider.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FlagsChoice {
+    /// Always the declared defaults.
+    Static,
+    /// Environment variables, as they were at start: name to text.
+    Environment(BTreeMap<String, Secret>),
+    /// LaunchDarkly.
+    LaunchDarkly {
+        /// Server key.
+        sdk_key: Secret,
+        /// Relay Proxy that takes all traffic, without a slash at its end.
+        relay_proxy: Option<Secret>,
+    },
+}
+
+/// Bad settings. Prints one line a fault, each naming its variable and the accepted form.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{}", .faults.join("\n"))]
+pub struct ConfigError {
+    /// At least one.
+    pub faults: Vec<String>,
+}
+
+impl Config {
+    /// Types and checks what was given.
+    ///
+    /// # Errors
+    ///
+    /// Every fault found, not only the first.
+    pub fn resolve(raw: &Raw, machine: &Machine) -> Result<Config, ConfigError> {
+        let mut whole = Reader::new(raw);
+        let reader = &mut whole;
+        for name in raw.unknown() {
+            reader.note(format!(
+                "{name} is not a setting and has no effect; see --help"
+            ));
+        }
+
+        let (bind, health, metrics) = addresses(reader);
+        let flags = flags(reader, raw);
+        let limit_max = reader.count("BUZZ_MAX_LIMIT", 1..=limits::COUNT_SETTING_MAX);
+        let frame_bytes_max = reader.count(
+            "BUZZ_MAX_FRAME_BYTES",
+            limits::FRAME_BYTES_MIN..=limits::FRAME_BYTES_MAX,
+        );
+        let counts = 1..=limits::COUNT_SETTING_MAX;
+        let seconds = 0..=limits::SECONDS_SETTING_MAX;
+
+        let mut config = Config {
+            shards: shards(reader, machine),
+            cpus: machine.cpus.clone(),
+            io_driver: reader.word(
+                "BUZZ_IO_DRIVER",
+                &[
+                    ("auto", IoDriver::Auto),
+                    ("io_uring", IoDriver::IoUring),
+                    ("epoll", IoDriver::Epoll),
+                ],
+            ),
+            bind,
+            health,
+            metrics,
+            data_dir: reader
+                .value("BUZZ_DATA_DIR", "the path of a folder", read::free_text)
+                .into(),
+            store: store(reader),
+            db_pool: reader.count("BUZZ_DB_POOL_SIZE", 1..=limits::DB_POOL_MAX),
+            db_read_pool: reader.count("BUZZ_DB_READ_POOL_SIZE", 1..=limits::DB_POOL_MAX),
+            connections_max: connections(reader, machine),
+            frame_bytes_max,
+            outbox: outbox(reader, frame_bytes_max),
+            subscriptions_max: reader.count("BUZZ_MAX_SUBSCRIPTIONS", counts.clone()),
+            filters_max: reader.count("BUZZ_MAX_FILTERS", counts.clone()),
+            filter_values_max: reader.count("BUZZ_MAX_FILTER_VALUES", counts.clone()),
+            limit_max,
+            limit_default: bounded(reader, "BUZZ_DEFAULT_LIMIT", "BUZZ_MAX_LIMIT", limit_max),
+            subid_length_max: reader.count("BUZZ_MAX_SUBID_LENGTH", counts),
+            created_at_past: reader.number_or(
+                "BUZZ_CREATED_AT_PAST_SECONDS",
+                seconds.clone(),
+                None,
+            ),
+            created_at_future: reader.number("BUZZ_CREATED_AT_FUTURE_SECONDS", seconds),
+            relay_url: reader.value("BUZZ_RELAY_URL", &url_form("ws or wss"), |text| {
+                is_absolute_url(text, &["ws", "wss"]).then(|| text.to_owned())
+            }),
+            info: info(reader),
+            require_auth: reader.switch("BUZZ_REQUIRE_AUTH"),
+            pubkey_allowlist: reader.switch("BUZZ_PUBKEY_ALLOWLIST"),
+            require_membership: reader.switch("BUZZ_REQUIRE_RELAY_MEMBERSHIP"),
+            drain: drain(reader),
+            remember_caps: remember_caps(reader, &flags),
+            flags,
+            log_level: reader.word(
+                "BUZZ_LOG",
+                &[
+                    ("off", LevelFilter::OFF),
+                    ("error", LevelFilter::ERROR),
+                    ("warn", LevelFilter::WARN),
+                    ("info", LevelFilter::INFO),
+                    ("debug", LevelFilter::DEBUG),
+                    ("trace", LevelFilter::TRACE),
+                ],
+            ),
+            notes: Vec::new(),
+            resolved: BTreeMap::new(),
+        };
+        (config.notes, config.resolved) = whole.finish()?;
+        Ok(config)
+    }
+
+    /// True when a client must log in before it is served (CONTRACT: any of the three switches).
+    pub fn login_required(&self) -> bool {
+        self.require_auth || self.pubkey_allowlist || self.require_membership
+    }
+
+    /// The resolved settings for `check-config`, one a line with its origin, secrets masked; then
+    /// the notes.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        for setting in SETTINGS {
+            if let Some(Resolved { text, origin }) = self.resolved.get(setting.variable) {
+                let line = format!("{}={text}", setting.variable);
+                writeln!(out, "{line:<56} # {}", origin.as_str()).expect("a String takes all");
+            }
+        }
+        for note in &self.notes {
+            writeln!(out, "# note: {note}").expect("a String takes all");
+        }
+        out
+    }
+}
+
+fn addresses(reader: &mut Reader<'_>) -> (SocketAddr, SocketAddr, SocketAddr) {
+    let bind = reader.value(
+        "BUZZ_BIND_ADDR",
+        "an IP address and a port, such as 127.0.0.1:3000 or [::]:3000",
+        |text| text.parse::<SocketAddr>().ok(),
+    );
+    let form = "an IP address, such as 127.0.0.1 or ::";
+    let ports = 0..=u64::from(u16::MAX);
+    let mut admin = |address, port| {
+        let address = reader.value(address, form, |text| text.parse::<IpAddr>().ok());
+        let port = reader.number(port, ports.clone()) as u16;
+        SocketAddr::new(address, port)
+    };
+    let health = admin("BUZZ_HEALTH_BIND", "BUZZ_HEALTH_PORT");
+    let metrics = admin("BUZZ_METRICS_BIND", "BUZZ_METRICS_PORT");
+
+    let named = [
+        ("BUZZ_BIND_ADDR", bind),
+        ("BUZZ_HEALTH_PORT", health),
+        ("BUZZ_METRICS_PORT", metrics),
+    ];
+    for (index, (name, address)) in named.iter().enumerate() {
+        for (other_name, other) in &named[..index] {
+            if collide(*address, *other) {
+                reader.fault(format!(
+                    "{name}: {address} is taken by {other_name} ({other}); choose another port, \
+                     or 0 for a free one"
+                ));
+            }
+        }
+    }
+    (bind, health, metrics)
+}
+
+/// Two listeners that the kernel could not hold at the same time.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let any = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() != 0 && a.port() == b.port() && (any || a.ip() == b.ip())
+}
+
+fn shards(reader: &mut Reader<'_>, machine: &Machine) -> usize {
+    let found = machine.cpus.len().min(limits::SHARDS_MAX);
+    let range = 1..=limits::SHARDS_MAX as u64;
+    let shards = reader.number_or("BUZZ_SHARDS", range, Some(found as u64));
+    let shards = shards.map_or(found, |shards| shards as usize);
+    if shards > machine.cpus.len() {
+        reader.note(format!(
+            "BUZZ_SHARDS is {shards} on {} usable CPUs: shards share CPUs, which costs latency",
+            machine.cpus.len()
+        ));
+    }
+    shards
+}
+
+fn store(reader: &mut Reader<'_>) -> StoreKind {
+    #[derive(Clone, Copy, Eq, PartialEq)]
+    enum Word {
+        Embedded,
+        Postgres,
+    }
+    let words = [("embedded", Word::Embedded), ("postgres", Word::Postgres)];
+    let word = reader.word("BUZZ_STORE", &words);
+    let form = "a postgres:// or postgresql:// URL, or the key=value form";
+    let url = reader.secret("DATABASE_URL", form, |_| true);
+    let read_url = reader.secret("READ_DATABASE_URL", form, |_| true);
+    match (word, url) {
+        (Word::Embedded, _) => StoreKind::Embedded,
+        (Word::Postgres, Some(url)) => StoreKind::Postgres { url, read_url },
+        (Word::Postgres, None) => {
+            reader.fault(format!(
+                "DATABASE_URL: required with BUZZ_STORE=postgres; {form}"
+            ));
+            StoreKind::Embedded
+        }
+    }
+}
+
+/// The bound asked for, cut to the share of the descriptors that connections may take.
+fn connections(reader: &mut Reader<'_>, machine: &Machine) -> usize {
+    const VARIABLE: &str = "BUZZ_MAX_CONNECTIONS";
+    let asked = reader.count(VARIABLE, 1..=limits::CONNECTIONS_MAX);
+    let percent = limits::CONNECTIONS_DESCRIPTORS_PERCENT;
+    // The product cannot overflow in 128 bits, and an unlimited process keeps what was asked.
+    let share = u128::from(machine.descriptors_max) * u128::from(percent) / 100;
+    let share = usize::try_from(share).unwrap_or(usize::MAX).max(1);
+    if asked <= share {
+        return asked;
+    }
+    reader.adjust(VARIABLE, share);
+    reader.note(format!(
+        "{VARIABLE} lowered from {asked} to {share}: {percent} % of the descriptor limit {}; \
+         raise that limit (ulimit -Hn, LimitNOFILE=) to serve more",
+        machine.descriptors_max
+    ));
+    share
+}
+
+fn outbox(reader: &mut Reader<'_>, frame_bytes_max: usize) -> OutboxBounds {
+    let bytes = 1..=limits::OUTBOX_BYTES_MAX;
+    let total_bytes = reader.count("BUZZ_OUTBOX_TOTAL_BYTES", bytes);
+    let hard_bytes = bounded(
+        reader,
+        "BUZZ_OUTBOX_HARD_BYTES",
+        "BUZZ_OUTBOX_TOTAL_BYTES",
+        total_bytes,
+    );
+    if hard_bytes < frame_bytes_max {
+        reader.fault(format!(
+            "BUZZ_OUTBOX_HARD_BYTES: {hard_bytes} does not hold one message of \
+             BUZZ_MAX_FRAME_BYTES {frame_bytes_max}; raise it or the total, or lower the latter"
+        ));
+    }
+    OutboxBounds {
+        hard_bytes,
+        soft_bytes: bounded(
+            reader,
+            "BUZZ_OUTBOX_SOFT_BYTES",
+            "BUZZ_OUTBOX_HARD_BYTES",
+            hard_bytes,
+        ),
+        soft: Duration::from_secs(
+            reader.number("BUZZ_OUTBOX_SOFT_SECONDS", 1..=limits::SECONDS_SETTING_MAX),
+        ),
+        total_bytes,
+    }
+}
+
+/// A count that another setting bounds. Given and too large it is a fault; a default gives way.
+fn bounded(
+    reader: &mut Reader<'_>,
+    variable: &'static str,
+    bound_name: &str,
+    bound: usize,
+) -> usize {
+    let count = reader.count(variable, 1..=limits::OUTBOX_BYTES_MAX);
+    if count <= bound {
+        return count;
+    }
+    if reader.is_given(variable) {
+        reader.fault(format!(
+            "{variable}: {count} is more than {bound_name}, which is {bound}"
+        ));
+    } else {
+        reader.adjust(variable, bound);
+        reader.note(format!(
+            "{variable} lowered from {count} to {bound}, which is {bound_name}"
+        ));
+    }
+    bound
+}
+
+fn info(reader: &mut Reader<'_>) -> InfoTexts {
+    let name_form = "a text without control characters";
+    InfoTexts {
+        name: reader.value("BUZZ_NAME", name_form, read::free_text),
+        description: reader.text("BUZZ_DESCRIPTION"),
+        pubkey: reader.optional("BUZZ_PUBKEY", "64 lower-case hex digits", |text| {
+            let hex = text
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            (hex && text.len() == 64).then(|| text.to_owned())
+        }),
+        contact: reader.text("BUZZ_CONTACT"),
+        icon: reader.optional("BUZZ_ICON", "an absolute http or https URL", |text| {
+            let uri = text.parse::<Uri>().ok()?;
+            let web = matches!(uri.scheme_str(), Some("http" | "https"));
+            (web && uri.host().is_some_and(|host| !host.is_empty())).then(|| text.to_owned())
+        }),
+    }
+}
+
+/// The drain's times, and the sum that must fit before the hard stop.
+fn drain(reader: &mut Reader<'_>) -> DrainBudget {
+    const JITTER: &str = "BUZZ_DRAIN_JITTER_MS";
+    let asked = reader.number(JITTER, 0..=u64::MAX);
+    let jitter = asked.min(limits::DRAIN_JITTER_MS_MAX);
+    if jitter != asked {
+        reader.adjust(JITTER, jitter);
+        reader.note(format!(
+            "{JITTER} lowered from {asked} to {jitter}, the longest window"
+        ));
+    }
+    let grace = reader.number("BUZZ_DRAIN_GRACE_MS", 0..=limits::DRAIN_SETTING_MS_MAX);
+    let hard_stop = reader.number("BUZZ_HARD_STOP_MS", 0..=limits::DRAIN_SETTING_MS_MAX);
+
+    let (flush, answer) = (limits::DRAIN_FLUSH_MS_MAX, limits::CLOSE_ANSWER_MS_MAX);
+    let needed = jitter + flush + answer;
+    if needed > hard_stop {
+        reader.fault(format!(
+            "BUZZ_HARD_STOP_MS: {hard_stop} milliseconds are too short: {JITTER} {jitter} + \
+             {flush} to flush the last close + {answer} for its answer = {needed}; raise \
+             BUZZ_HARD_STOP_MS to at least {needed} or lower {JITTER}"
+        ));
+    }
+    let whole = grace + hard_stop + limits::STORE_CLOSE_MS_MAX + limits::FLAGS_CLOSE_MS_MAX;
+    if whole > limits::TERMINATION_GRACE_SECONDS * 1_000 {
+        reader.note(format!(
+            "a restart may take {whole} milliseconds (grace + hard stop + store + flags): deploy \
+             with a termination grace period above that"
+        ));
+    }
+    DrainBudget {
+        jitter: Duration::from_millis(jitter),
+        grace: Duration::from_millis(grace),
+        hard_stop: Duration::from_millis(hard_stop),
+    }
+}
+
+/// Exactly one provider. The settings of LaunchDarkly are not even judged under another one.
+fn flags(reader: &mut Reader<'_>, raw: &Raw) -> FlagsChoice {
+    #[derive(Clone, Copy)]
+    enum Word {
+        Static,
+        Environment,
+        LaunchDarkly,
+    }
+    let words = [
+        ("static", Word::Static),
+        ("environment", Word::Environment),
+        ("launchdarkly", Word::LaunchDarkly),
+    ];
+    match reader.word("BUZZ_FEATURE_FLAGS_PROVIDER", &words) {
+        Word::Static => FlagsChoice::Static,
+        Word::Environment => FlagsChoice::Environment(raw.feature_flags().clone()),
+        Word::LaunchDarkly => launchdarkly(reader),
+    }
+}
+
+fn launchdarkly(reader: &mut Reader<'_>) -> FlagsChoice {
+    const KEY: &str = "BUZZ_LAUNCHDARKLY_SDK_KEY";
+    // It travels in an HTTP header; one that could not would only fail later and in silence.
+    let key_form = "visible ASCII characters";
+    let is_given = reader.is_given(KEY);
+    let sdk_key = reader.secret(KEY, key_form, |text| {
+        text.bytes().all(|b| b.is_ascii_graphic())
+    });
+    if !is_given {
+        reader.fault(format!(
+            "{KEY}: required with BUZZ_FEATURE_FLAGS_PROVIDER=launchdarkly"
+        ));
+    }
+    let proxy = reader.secret(
+        "BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL",
+        &url_form("http or https"),
+        |text| is_absolute_url(text, &["http", "https"]),
+    );
+    FlagsChoice::LaunchDarkly {
+        // Unread when it is missing: the fault above ends the start.
+        sdk_key: sdk_key.unwrap_or_else(|| Secret::new("")),
+        relay_proxy: proxy.map(|url| Secret::new(url.expose().trim_end_matches('/'))),
+    }
+}
+
+fn remember_caps(reader: &mut Reader<'_>, flags: &FlagsChoice) -> bool {
+    let asked = reader.switch("BUZZ_REMEMBER_CAPS");
+    let of_use = matches!(flags, FlagsChoice::LaunchDarkly { .. });
+    if asked && !of_use {
+        reader.note("BUZZ_REMEMBER_CAPS has no effect: only provider launchdarkly can be late");
+    }
+    asked && of_use
+}
+
+fn url_form(schemes: &str) -> String {
+    format!("an absolute {schemes} URL with a host, without user, query or fragment")
+}
+
+/// `scheme://host[:port][/path]`.
+fn is_absolute_url(text: &str, schemes: &[&str]) -> bool {
+    let Ok(uri) = text.parse::<Uri>() else {
+        return false;
+    };
+    let scheme = uri
+        .scheme_str()
+        .is_some_and(|scheme| schemes.contains(&scheme));
+    let host = uri.host().is_some_and(|host| !host.is_empty());
+    // The parser drops a fragment without a word, and takes any text after a colon as a port.
+    let port = uri.authority().is_some_and(|authority| {
+        let given = authority.as_str().rsplit_once(':').map(|(_, port)| port);
+        given.is_none_or(|port| port.ends_with(']') || port.parse::<u16>().is_ok())
+    });
+    scheme && host && port && !text.contains(['@', '?', '#'])
+}

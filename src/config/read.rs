@@ -1,0 +1,248 @@
+//! Reading settings: each read takes a variable of the table, checks the text against the accepted
+//! form, and records what was resolved. A fault does not stop the reading, so that an operator sees
+//! all of them at once; the default stands in meanwhile.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use super::ConfigError;
+use crate::cli::{Origin, Preset, Raw, Setting, setting};
+use crate::limits;
+use crate::secret::{MASK, Secret};
+
+/// What a setting came to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Resolved {
+    /// As `check-config` prints it; a secret is masked.
+    pub(super) text: String,
+    pub(super) origin: Origin,
+}
+
+pub(super) struct Reader<'a> {
+    raw: &'a Raw,
+    faults: Vec<String>,
+    notes: Vec<String>,
+    resolved: BTreeMap<&'static str, Resolved>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(raw: &'a Raw) -> Reader<'a> {
+        Reader {
+            raw,
+            faults: Vec::new(),
+            notes: Vec::new(),
+            resolved: BTreeMap::new(),
+        }
+    }
+
+    /// Notes and resolved settings, or every fault found.
+    #[allow(clippy::type_complexity)] // private to this module and its parent
+    pub(super) fn finish(
+        self,
+    ) -> Result<(Vec<String>, BTreeMap<&'static str, Resolved>), ConfigError> {
+        if self.faults.is_empty() {
+            Ok((self.notes, self.resolved))
+        } else {
+            Err(ConfigError {
+                faults: self.faults,
+            })
+        }
+    }
+
+    /// True when an operator gave the variable a value.
+    pub(super) fn is_given(&self, variable: &'static str) -> bool {
+        self.raw.get(variable).is_some()
+    }
+
+    /// Records a fault that no single text is to blame for.
+    pub(super) fn fault(&mut self, fault: impl Into<String>) {
+        self.faults.push(fault.into());
+    }
+
+    /// Something to say at start that does not forbid it.
+    pub(super) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Replaces a resolved value that another setting bounds.
+    pub(super) fn adjust(&mut self, variable: &'static str, text: impl fmt::Display) {
+        let resolved = self
+            .resolved
+            .get_mut(variable)
+            .expect("only what was read is adjusted");
+        resolved.text = text.to_string();
+    }
+
+    /// A value with a default in the table. `form` says what is accepted.
+    pub(super) fn value<T>(
+        &mut self,
+        variable: &'static str,
+        form: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> T {
+        match self.read(variable, form, &parse) {
+            Some(value) => value,
+            None => {
+                let text = row(variable).default_text();
+                self.record(variable, &text, Origin::Default);
+                parse(&text).expect("the table's defaults have the accepted form")
+            }
+        }
+    }
+
+    /// A value that may be unset.
+    pub(super) fn optional<T>(
+        &mut self,
+        variable: &'static str,
+        form: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.read(variable, form, &parse);
+        if value.is_none() {
+            self.record(variable, "none", Origin::Default);
+        }
+        value
+    }
+
+    /// A whole number within `range`.
+    pub(super) fn number(&mut self, variable: &'static str, range: RangeInclusive<u64>) -> u64 {
+        let form = number_form(variable, &range);
+        self.value(variable, &form, |text| parse_number(text, &range))
+    }
+
+    /// A count within `range`.
+    pub(super) fn count(&mut self, variable: &'static str, range: RangeInclusive<usize>) -> usize {
+        self.number(variable, *range.start() as u64..=*range.end() as u64) as usize
+    }
+
+    /// A whole number that may be unset, or whose default is found elsewhere (`default`).
+    pub(super) fn number_or(
+        &mut self,
+        variable: &'static str,
+        range: RangeInclusive<u64>,
+        default: Option<u64>,
+    ) -> Option<u64> {
+        let form = number_form(variable, &range);
+        let value = self.optional(variable, &form, |text| parse_number(text, &range));
+        if value.is_none()
+            && let Some(default) = default
+        {
+            self.adjust(variable, default);
+        }
+        value.or(default)
+    }
+
+    /// A switch.
+    pub(super) fn switch(&mut self, variable: &'static str) -> bool {
+        let form = "true, 1, yes, on, or false, 0, no, off";
+        self.value(variable, form, |text| {
+            match text.to_ascii_lowercase().as_str() {
+                "true" | "1" | "yes" | "on" => Some(true),
+                "false" | "0" | "no" | "off" => Some(false),
+                _ => None,
+            }
+        })
+    }
+
+    /// One word of a closed list.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        variable: &'static str,
+        words: &[(&'static str, T)],
+    ) -> T {
+        let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+        let form = format!("one of: {}", names.join(", "));
+        self.value(variable, &form, |text| {
+            words
+                .iter()
+                .find(|(name, _)| *name == text)
+                .map(|(_, value)| *value)
+        })
+    }
+
+    /// A free text that may be unset.
+    pub(super) fn text(&mut self, variable: &'static str) -> Option<String> {
+        let form = format!("a text of at most {} bytes", limits::TEXT_SETTING_BYTES_MAX);
+        self.optional(variable, &form, free_text)
+    }
+
+    /// A secret that may be unset; only its mask is recorded.
+    pub(super) fn secret(
+        &mut self,
+        variable: &'static str,
+        form: &str,
+        accepts: impl Fn(&str) -> bool,
+    ) -> Option<Secret> {
+        let parse = |text: &str| accepts(text).then(|| Secret::new(text));
+        self.optional(variable, form, parse)
+    }
+
+    /// The given value, or None when unset or faulty (which is then recorded).
+    fn read<T>(
+        &mut self,
+        variable: &'static str,
+        form: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let (text, origin) = self.raw.get(variable)?;
+        let fits = text.len() <= limits::TEXT_SETTING_BYTES_MAX;
+        let Some(value) = fits.then(|| parse(text)).flatten() else {
+            self.faults.push(refusal(row(variable), text, form));
+            return None;
+        };
+        self.record(variable, text, origin);
+        Some(value)
+    }
+
+    fn record(&mut self, variable: &'static str, text: &str, origin: Origin) {
+        let masked = row(variable).secret && origin != Origin::Default;
+        let text = if masked { MASK } else { text }.to_owned();
+        self.resolved.insert(variable, Resolved { text, origin });
+    }
+}
+
+/// A text within the bound of all text settings, without control characters.
+pub(super) fn free_text(text: &str) -> Option<String> {
+    let fits = text.len() <= limits::TEXT_SETTING_BYTES_MAX;
+    (fits && !text.chars().any(char::is_control)).then(|| text.to_owned())
+}
+
+fn row(variable: &str) -> &'static Setting {
+    setting(variable).expect("only variables of the table are read")
+}
+
+fn number_form(variable: &str, range: &RangeInclusive<u64>) -> String {
+    let unit = row(variable).unit;
+    format!(
+        "a whole number of {unit} from {} to {}",
+        range.start(),
+        range.end()
+    )
+}
+
+fn parse_number(text: &str, range: &RangeInclusive<u64>) -> Option<u64> {
+    // `parse` alone would accept a leading plus sign.
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse()
+        .ok()
+        .filter(|number| digits && range.contains(number))
+}
+
+/// Names the variable, what was given (never a secret) and what is accepted.
+fn refusal(setting: &Setting, text: &str, form: &str) -> String {
+    const SHOWN_CHARS_MAX: usize = 60;
+    let variable = setting.variable;
+    if setting.secret {
+        return format!("{variable}: its value is not accepted; expected {form}");
+    }
+    let mut shown: String = text.escape_debug().take(SHOWN_CHARS_MAX).collect();
+    if text.escape_debug().count() > SHOWN_CHARS_MAX {
+        shown.push('…');
+    }
+    let default = match setting.default {
+        Preset::Nothing => String::new(),
+        _ => format!(" (default {})", setting.default_text()),
+    };
+    format!("{variable}: `{shown}` is not accepted; expected {form}{default}")
+}

@@ -1,0 +1,397 @@
+use super::*;
+use crate::cli;
+use crate::cli::SETTINGS;
+
+const MACHINE_DESCRIPTORS: u64 = 1_048_576;
+
+fn machine(descriptors_max: u64) -> Machine {
+    Machine {
+        cpus: vec![2, 3],
+        descriptors_max,
+    }
+}
+
+fn resolve_on(machine: &Machine, env: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let env = env.iter().map(|(name, text)| (name.into(), text.into()));
+    let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
+    Config::resolve(&raw, machine)
+}
+
+fn resolve(env: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    resolve_on(&machine(MACHINE_DESCRIPTORS), env)
+}
+
+fn faults(env: &[(&str, &str)]) -> String {
+    resolve(env).expect_err("a fault was expected").to_string()
+}
+
+#[test]
+fn no_settings_give_the_contract_s_defaults() {
+    let config = resolve(&[]).unwrap();
+    assert_eq!(config.bind, "0.0.0.0:3000".parse().unwrap());
+    assert_eq!(config.health, "0.0.0.0:8080".parse().unwrap());
+    assert_eq!(config.metrics, "0.0.0.0:9102".parse().unwrap());
+    assert_eq!((config.shards, config.cpus.as_slice()), (2, &[2, 3][..]));
+    assert_eq!(config.connections_max, 10_000);
+    assert_eq!(config.frame_bytes_max, 524_288);
+    assert_eq!(
+        config.outbox,
+        OutboxBounds {
+            hard_bytes: 8 << 20,
+            soft_bytes: 2 << 20,
+            soft: Duration::from_secs(15),
+            total_bytes: 1 << 30,
+        }
+    );
+    assert_eq!((config.db_pool, config.db_read_pool), (20, 50));
+    assert_eq!((config.limit_max, config.limit_default), (1_000, 500));
+    assert_eq!(
+        (config.created_at_past, config.created_at_future),
+        (None, 900)
+    );
+    assert_eq!(config.drain.jitter, Duration::ZERO);
+    assert_eq!(config.drain.grace, Duration::from_secs(5));
+    assert_eq!(config.drain.hard_stop, Duration::from_secs(30));
+    assert_eq!(config.flags, FlagsChoice::Static);
+    assert_eq!(config.store, StoreKind::Embedded);
+    assert_eq!(config.relay_url, "ws://localhost:3000");
+    assert!(!config.login_required() && !config.remember_caps);
+    assert_eq!(config.notes, [] as [&str; 0]);
+}
+
+#[test]
+fn every_row_of_the_table_is_read_and_rendered() {
+    let config = resolve(&[
+        ("BUZZ_FEATURE_FLAGS_PROVIDER", "launchdarkly"),
+        ("BUZZ_LAUNCHDARKLY_SDK_KEY", "sdk-hush"),
+        (
+            "BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL",
+            "https://hush.example/prefix/",
+        ),
+        ("DATABASE_URL", "postgres://user:hush@db/x"),
+    ])
+    .unwrap();
+    let shown = config.render();
+    for setting in SETTINGS {
+        let line = shown
+            .lines()
+            .find(|line| line.starts_with(&format!("{}=", setting.variable)));
+        assert!(line.is_some(), "{} does nothing", setting.variable);
+    }
+    assert!(shown.contains("DATABASE_URL=********"), "{shown}");
+    assert!(shown.contains("READ_DATABASE_URL=none"), "{shown}");
+    for text in [shown, format!("{config:?}")] {
+        assert!(!text.contains("hush"), "{text}");
+    }
+}
+
+#[test]
+fn junk_names_the_variable_and_the_accepted_form() {
+    let rows = [
+        (
+            "BUZZ_SHARDS",
+            "many",
+            "a whole number of threads from 1 to 256",
+        ),
+        ("BUZZ_SHARDS", "0", "from 1 to 256"),
+        ("BUZZ_SHARDS", "+2", "from 1 to 256"),
+        ("BUZZ_BIND_ADDR", "localhost", "an IP address and a port"),
+        (
+            "BUZZ_HEALTH_PORT",
+            "65536",
+            "a whole number of port from 0 to 65535",
+        ),
+        ("BUZZ_STORE", "mysql", "one of: embedded, postgres"),
+        ("BUZZ_IO_DRIVER", "kqueue", "one of: auto, io_uring, epoll"),
+        (
+            "BUZZ_FEATURE_FLAGS_PROVIDER",
+            "flagd",
+            "one of: static, environment, launchdarkly",
+        ),
+        (
+            "BUZZ_DRAIN_JITTER_MS",
+            "-1",
+            "a whole number of milliseconds from 0",
+        ),
+        (
+            "BUZZ_DRAIN_JITTER_MS",
+            "1.5",
+            "a whole number of milliseconds from 0",
+        ),
+        (
+            "BUZZ_DRAIN_JITTER_MS",
+            "5s",
+            "a whole number of milliseconds from 0",
+        ),
+        (
+            "BUZZ_REQUIRE_AUTH",
+            "maybe",
+            "true, 1, yes, on, or false, 0, no, off",
+        ),
+        (
+            "BUZZ_RELAY_URL",
+            "relay.example",
+            "an absolute ws or wss URL",
+        ),
+        (
+            "BUZZ_RELAY_URL",
+            "https://relay.example",
+            "an absolute ws or wss URL",
+        ),
+        ("BUZZ_PUBKEY", "npub1abc", "64 lower-case hex digits"),
+        ("BUZZ_LOG", "loud", "one of: off, error"),
+        ("BUZZ_MAX_FRAME_BYTES", "12", "from 1024 to 16777216"),
+    ];
+    for (variable, text, form) in rows {
+        let fault = faults(&[(variable, text)]);
+        assert!(
+            fault.starts_with(&format!("{variable}: `{text}` is not accepted")),
+            "{fault}"
+        );
+        assert!(fault.contains(form), "{fault}");
+    }
+    // All faults at once.
+    assert_eq!(
+        faults(&[("BUZZ_SHARDS", "x"), ("BUZZ_LOG", "y")])
+            .lines()
+            .count(),
+        2
+    );
+}
+
+#[test]
+fn a_long_or_odd_value_is_shown_cut_and_escaped() {
+    let fault = faults(&[(
+        "BUZZ_STORE",
+        &format!("a\u{1b}[31m\n{}", "x".repeat(10_000)),
+    )]);
+    assert!(
+        fault.len() < 400 && !fault.contains('\u{1b}') && fault.lines().count() == 1,
+        "{fault}"
+    );
+}
+
+#[test]
+fn empty_or_blank_is_unset() {
+    let env = [
+        "BUZZ_DRAIN_JITTER_MS",
+        "BUZZ_FEATURE_FLAGS_PROVIDER",
+        "BUZZ_SHARDS",
+        "BUZZ_STORE",
+    ];
+    let env: Vec<_> = env
+        .iter()
+        .flat_map(|name| [(*name, ""), (*name, "  \t")])
+        .collect();
+    let config = resolve(&env).unwrap();
+    assert_eq!((config.drain.jitter, config.shards), (Duration::ZERO, 2));
+    assert_eq!(config.flags, FlagsChoice::Static);
+}
+
+#[test]
+fn port_zero_and_loopback_are_fine() {
+    let config = resolve(&[
+        ("BUZZ_BIND_ADDR", "[::1]:0"),
+        ("BUZZ_HEALTH_BIND", "127.0.0.1"),
+        ("BUZZ_HEALTH_PORT", "0"),
+        ("BUZZ_METRICS_PORT", "0"),
+    ])
+    .unwrap();
+    assert_eq!(config.bind, "[::1]:0".parse().unwrap());
+    assert_eq!(config.health, "127.0.0.1:0".parse().unwrap());
+}
+
+#[test]
+fn two_listeners_on_one_port_are_a_fault() {
+    let fault = faults(&[("BUZZ_HEALTH_PORT", "9102")]);
+    assert!(fault.starts_with("BUZZ_METRICS_PORT: ") && fault.contains("BUZZ_HEALTH_PORT"));
+    faults(&[("BUZZ_BIND_ADDR", "127.0.0.1:8080")]);
+    // Different addresses may share a port.
+    resolve(&[
+        ("BUZZ_BIND_ADDR", "127.0.0.1:8080"),
+        ("BUZZ_HEALTH_BIND", "127.0.0.2"),
+    ])
+    .unwrap();
+}
+
+#[test]
+fn connections_take_at_most_their_share_of_the_descriptors() {
+    let config = resolve_on(&machine(1_024), &[]).unwrap();
+    assert_eq!(config.connections_max, 460);
+    assert!(
+        config.notes[0].contains("from 10000 to 460"),
+        "{:?}",
+        config.notes
+    );
+    assert!(
+        config.render().contains("BUZZ_MAX_CONNECTIONS=460 "),
+        "{}",
+        config.render()
+    );
+    let config = resolve_on(&machine(u64::MAX), &[("BUZZ_MAX_CONNECTIONS", "5000000")]).unwrap();
+    assert_eq!((config.connections_max, config.notes.len()), (5_000_000, 0));
+    assert_eq!(resolve_on(&machine(1), &[]).unwrap().connections_max, 1);
+}
+
+#[test]
+fn the_drain_window_is_clamped_and_its_sum_checked() {
+    let config = resolve(&[("BUZZ_DRAIN_JITTER_MS", "20001")]).unwrap();
+    assert_eq!(config.drain.jitter, Duration::from_secs(20));
+    assert!(config.render().contains("BUZZ_DRAIN_JITTER_MS=20000 "));
+    assert!(config.notes[0].contains("from 20001 to 20000"));
+    let huge = u64::MAX.to_string();
+    let config = resolve(&[("BUZZ_DRAIN_JITTER_MS", &huge)]).unwrap();
+    assert_eq!(config.drain.jitter, Duration::from_secs(20));
+
+    resolve(&[
+        ("BUZZ_DRAIN_JITTER_MS", "20000"),
+        ("BUZZ_HARD_STOP_MS", "27000"),
+    ])
+    .unwrap();
+    let fault = faults(&[
+        ("BUZZ_DRAIN_JITTER_MS", "20000"),
+        ("BUZZ_HARD_STOP_MS", "26999"),
+    ]);
+    assert!(
+        fault.contains("20000 + 5000") && fault.contains("+ 2000"),
+        "{fault}"
+    );
+    assert!(
+        fault.contains("= 27000; raise BUZZ_HARD_STOP_MS to at least 27000"),
+        "{fault}"
+    );
+    // The window that is checked is the clamped one.
+    resolve(&[
+        ("BUZZ_DRAIN_JITTER_MS", "99999"),
+        ("BUZZ_HARD_STOP_MS", "27000"),
+    ])
+    .unwrap();
+    faults(&[("BUZZ_HARD_STOP_MS", "6999")]);
+
+    let config = resolve(&[("BUZZ_DRAIN_GRACE_MS", "30000")]).unwrap();
+    assert!(
+        config.notes[0].contains("67000 milliseconds"),
+        "{:?}",
+        config.notes
+    );
+}
+
+#[test]
+fn a_default_gives_way_to_its_bound_but_an_explicit_value_does_not() {
+    let config = resolve(&[("BUZZ_MAX_LIMIT", "100")]).unwrap();
+    assert_eq!((config.limit_max, config.limit_default), (100, 100));
+    assert_eq!(config.notes.len(), 1);
+    let fault = faults(&[("BUZZ_MAX_LIMIT", "100"), ("BUZZ_DEFAULT_LIMIT", "200")]);
+    assert!(
+        fault.starts_with("BUZZ_DEFAULT_LIMIT: 200 is more than BUZZ_MAX_LIMIT"),
+        "{fault}"
+    );
+    let config = resolve(&[("BUZZ_OUTBOX_TOTAL_BYTES", "1048576")]).unwrap();
+    assert_eq!(
+        (config.outbox.hard_bytes, config.outbox.soft_bytes),
+        (1 << 20, 1 << 20)
+    );
+    faults(&[("BUZZ_OUTBOX_HARD_BYTES", "500000")]);
+}
+
+#[test]
+fn the_environment_provider_keeps_its_variables_and_only_those() {
+    let name = "BUZZ_FEATURE_FLAG_BUZZ_RELAY_CONCURRENCY_AUTH";
+    let config = resolve(&[("BUZZ_FEATURE_FLAGS_PROVIDER", "environment"), (name, "7")]).unwrap();
+    let FlagsChoice::Environment(variables) = config.flags else {
+        panic!("another provider")
+    };
+    assert_eq!(variables.keys().collect::<Vec<_>>(), [name]);
+}
+
+#[test]
+fn launchdarkly_needs_its_key_and_a_sound_url() {
+    let provider = ("BUZZ_FEATURE_FLAGS_PROVIDER", "launchdarkly");
+    let (key, url) = (
+        "BUZZ_LAUNCHDARKLY_SDK_KEY",
+        "BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL",
+    );
+    for blank in ["", "   "] {
+        let fault = faults(&[provider, (key, blank)]);
+        assert!(
+            fault.starts_with("BUZZ_LAUNCHDARKLY_SDK_KEY: required"),
+            "{fault}"
+        );
+        assert_eq!(fault.lines().count(), 1);
+    }
+    assert!(!faults(&[provider, (key, "sdk hush\u{e9}")]).contains("hush"));
+    for bad in [
+        "hush.example",
+        "/hush",
+        "ftp://hush.example",
+        "https://",
+        "https:///hush",
+        "http://:80/hush",
+        "http://hush.example:port/",
+        "http://user@hush.example",
+        "http://hush.example/?a=b",
+        "http://hush.example/#a",
+        "http://hush .example",
+        "http:hush",
+    ] {
+        let fault = faults(&[provider, (key, "sdk"), (url, bad)]);
+        assert!(
+            fault.contains("an absolute http or https URL"),
+            "{bad}: {fault}"
+        );
+        assert!(!fault.contains("hush"), "{fault}");
+    }
+    for good in [
+        "http://proxy:8030",
+        "https://[::1]:8030/",
+        "http://10.0.0.1/a/prefix/",
+    ] {
+        let config = resolve(&[provider, (key, "sdk"), (url, good)]).unwrap();
+        let FlagsChoice::LaunchDarkly {
+            sdk_key,
+            relay_proxy,
+        } = config.flags
+        else {
+            panic!()
+        };
+        assert_eq!(sdk_key.expose(), "sdk");
+        assert_eq!(relay_proxy.unwrap().expose(), good.trim_end_matches('/'));
+    }
+    // Under another provider they are ignored, whatever they say.
+    resolve(&[(url, "junk")]).unwrap();
+}
+
+#[test]
+fn remembered_caps_are_launchdarkly_s_alone() {
+    let remember = ("BUZZ_REMEMBER_CAPS", "yes");
+    let config = resolve(&[remember]).unwrap();
+    assert!(!config.remember_caps && config.notes.len() == 1);
+    let config = resolve(&[
+        remember,
+        ("BUZZ_FEATURE_FLAGS_PROVIDER", "launchdarkly"),
+        ("BUZZ_LAUNCHDARKLY_SDK_KEY", "sdk"),
+    ])
+    .unwrap();
+    assert!(config.remember_caps && config.notes.is_empty());
+}
+
+#[test]
+fn a_misspelt_variable_is_noted() {
+    let config = resolve(&[("BUZZ_SHARD", "2")]).unwrap();
+    assert!(
+        config.notes[0].starts_with("BUZZ_SHARD is not a setting"),
+        "{:?}",
+        config.notes
+    );
+}
+
+#[test]
+fn postgres_needs_its_url() {
+    let postgres = ("BUZZ_STORE", "postgres");
+    assert!(faults(&[postgres]).starts_with("DATABASE_URL: required"));
+    let config = resolve(&[postgres, ("DATABASE_URL", "postgres://db/x")]).unwrap();
+    assert!(matches!(
+        config.store,
+        StoreKind::Postgres { read_url: None, .. }
+    ));
+}

@@ -1,0 +1,317 @@
+//! The health and metrics servers.
+//!
+//! They answer from the control thread, so they answer while every shard is busy. They know nothing
+//! of shards: what they show of them comes through [`Status`]. Read-only from anywhere they are
+//! bound. One request a connection, a bound on connections and on the life of each: neither a
+//! stranger nor a stuck scraper can take the port away from the supervisor for long.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+use serde_json::{Map, Value};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::Sleep;
+
+use crate::lifecycle::Lifecycle;
+use crate::limits;
+use crate::metrics::Metrics;
+
+/// What the servers show of the rest of the process. Called on the control thread: each call must
+/// be quick and must not block.
+pub trait Status: Send + Sync + 'static {
+    /// Ok while every shard's heart beats; else which one does not.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the supervisor's log.
+    fn alive(&self) -> Result<(), String>;
+    /// Adds to the object that `/_status` answers: shards, gates, provider, drain.
+    fn describe(&self, status: &mut Map<String, Value>);
+    /// Sets the gauges that are read from snapshots, before a scrape shows them.
+    fn before_scrape(&self);
+}
+
+/// What the servers answer from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The life of the process.
+    pub lifecycle: Arc<Lifecycle>,
+    /// The series.
+    pub metrics: Metrics,
+    /// Everything else.
+    pub status: Arc<dyn Status>,
+    /// When the process started.
+    pub started: Instant,
+}
+
+/// Both listeners, bound and not yet answering.
+#[derive(Debug)]
+pub struct Admin {
+    health: Bound,
+    metrics: Bound,
+}
+
+/// A listener that could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{variable}: cannot listen on {address}: {source}; choose another port, or 0 for a free one"
+)]
+pub struct BindError {
+    /// The setting to change.
+    pub variable: &'static str,
+    /// What was tried.
+    pub address: SocketAddr,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// The running servers; they stop when it is dropped.
+#[derive(Debug)]
+pub struct Running(Vec<JoinHandle<()>>);
+
+impl Admin {
+    /// Binds both listeners, so that a taken port fails the start.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting.
+    pub fn bind(health: SocketAddr, metrics: SocketAddr) -> Result<Admin, BindError> {
+        Ok(Admin {
+            health: Bound::new("BUZZ_HEALTH_PORT", health)?,
+            metrics: Bound::new("BUZZ_METRICS_PORT", metrics)?,
+        })
+    }
+
+    /// The health server's real address.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health.address
+    }
+
+    /// The metrics server's real address.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.metrics.address
+    }
+
+    /// Starts to answer, on the runtime this is called within.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime cannot take a listener.
+    pub fn serve(self, sources: Sources) -> io::Result<Running> {
+        self.serve_for(
+            Duration::from_millis(limits::ADMIN_CONNECTION_MS_MAX),
+            sources,
+        )
+    }
+
+    fn serve_for(self, life: Duration, sources: Sources) -> io::Result<Running> {
+        let health = self.health.serve(life, health_router(sources.clone()))?;
+        let metrics = self.metrics.serve(life, metrics_router(sources))?;
+        Ok(Running(vec![health, metrics]))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for server in &self.0 {
+            server.abort();
+        }
+    }
+}
+
+fn health_router(sources: Sources) -> Router {
+    Router::new()
+        .route("/health", get(liveness))
+        .route("/_liveness", get(liveness))
+        .route("/_readiness", get(readiness))
+        .route("/_status", get(status))
+        .layer(middleware::map_response(one_request_a_connection))
+        .with_state(sources)
+}
+
+fn metrics_router(sources: Sources) -> Router {
+    Router::new()
+        .route("/metrics", get(scrape))
+        .layer(middleware::map_response(one_request_a_connection))
+        .with_state(sources)
+}
+
+async fn liveness(State(sources): State<Sources>) -> Response {
+    match sources.status.alive() {
+        Ok(()) => "ok".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
+    }
+}
+
+/// Readiness is about the life of the process alone: a database outage does not flip it, because
+/// taking every relay out of service at once would not mend the database.
+async fn readiness(State(sources): State<Sources>) -> Response {
+    let (ready, body) = sources.lifecycle.stage().readiness();
+    let code = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let form = HeaderValue::from_static("application/json");
+    (code, [(header::CONTENT_TYPE, form)], body).into_response()
+}
+
+async fn status(State(sources): State<Sources>) -> Json<Map<String, Value>> {
+    let mut status = Map::new();
+    status.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    status.insert(
+        "uptime_seconds".to_owned(),
+        sources.started.elapsed().as_secs().into(),
+    );
+    status.insert(
+        "lifecycle".to_owned(),
+        sources.lifecycle.stage().as_str().into(),
+    );
+    sources.status.describe(&mut status);
+    Json(status)
+}
+
+async fn scrape(State(sources): State<Sources>) -> Response {
+    sources.status.before_scrape();
+    let form = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(header::CONTENT_TYPE, form)], sources.metrics.render()).into_response()
+}
+
+async fn one_request_a_connection(mut response: Response) -> Response {
+    response
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+#[derive(Debug)]
+struct Bound {
+    address: SocketAddr,
+    listener: TcpListener,
+}
+
+impl Bound {
+    fn new(variable: &'static str, address: SocketAddr) -> Result<Bound, BindError> {
+        let bind = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(Bound {
+                address: listener.local_addr()?,
+                listener,
+            })
+        };
+        bind().map_err(|source| BindError {
+            variable,
+            address,
+            source,
+        })
+    }
+
+    fn serve(self, life: Duration, router: Router) -> io::Result<JoinHandle<()>> {
+        let listener = BoundedListener {
+            life,
+            listener: tokio::net::TcpListener::from_std(self.listener)?,
+            room: Arc::new(Semaphore::new(limits::ADMIN_CONNECTIONS_MAX)),
+        };
+        Ok(tokio::spawn(async move {
+            // It ends only with its task: accept errors pause and go on.
+            let _ = axum::serve(listener, router).await;
+        }))
+    }
+}
+
+/// A listener that holds a bounded number of connections, each for a bounded time.
+struct BoundedListener {
+    listener: tokio::net::TcpListener,
+    room: Arc<Semaphore>,
+    life: Duration,
+}
+
+impl axum::serve::Listener for BoundedListener {
+    type Io = Brief;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Brief, SocketAddr) {
+        let room = Arc::clone(&self.room).acquire_owned().await;
+        let permit = room.expect("this semaphore is never closed");
+        // Accept errors (no descriptors left) pause and go on, inside this call.
+        let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
+        let end = Box::pin(tokio::time::sleep(self.life));
+        (
+            Brief {
+                stream,
+                end,
+                _permit: permit,
+            },
+            peer,
+        )
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection whose reads and writes fail once its time is over.
+struct Brief {
+    stream: TcpStream,
+    end: Pin<Box<Sleep>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Brief {
+    /// Pending while there is time; the task is woken at its end.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        ready!(self.end.as_mut().poll(cx));
+        Poll::Ready(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl AsyncRead for Brief {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(error) = self.poll_end(cx) {
+            return Poll::Ready(Err(error));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Brief {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(error) = self.poll_end(cx) {
+            return Poll::Ready(Err(error));
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

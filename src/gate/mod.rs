@@ -1,0 +1,465 @@
+//! The ConcurrencyGate: a first-come-first-served limiter that all shards share, whose limit can
+//! move at any moment.
+//!
+//! What a caller may trust (docs/gate.md has the reasons and the evidence):
+//! - No permit is granted while as many or more are held than the limit says; a lowered limit
+//!   takes nothing away from holders, it only admits nobody until enough of them have left.
+//! - The newest [`set_limit`](ConcurrencyGate::set_limit) wins: once it has returned, every
+//!   admission obeys it.
+//! - First come, first served by ticket over all shards. Two bounded exceptions: one grant that
+//!   was under way when a waiter published itself, and after a lowering the offers that were
+//!   already out, at most as many as the new limit.
+//! - A waiter may be dropped at any moment, also the very one in which it is offered a permit:
+//!   nothing leaks and nobody sleeps beside a free permit.
+//! - Debt, the work in flight above the limit, is derived from one word and stored nowhere.
+//!
+//! How it works: `word` packs limit, in flight, waiting and a closed bit into one atomic; `waiters`
+//! keeps one queue a shard; `settle` gives free permits to the oldest. The gate depends on nothing
+//! but std. It knows no runtime, no time and no flags: the caller bounds the wait by dropping the
+//! future, and each shard runs [`drive`](ConcurrencyGate::drive) so that one foreign wake serves a
+//! whole batch of offers.
+
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+mod drive;
+mod settle;
+mod sync;
+mod waiters;
+mod word;
+
+pub use drive::Drive;
+
+use settle::Turn;
+use sync::{AtomicU64, CachePadded};
+use waiters::{Left, Look, Waiters};
+use word::{COUNT_MAX, Entry, NO_LIMIT, State, WAITING_MAX};
+
+/// How many permits may be held at once. Ordered: a count is below none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit {
+    /// At most so many. The gate counts to 2 097 150; a larger count is that.
+    Count(NonZeroU32),
+    /// No limit. What is in flight is counted all the same, so that a later lowering knows it.
+    None,
+}
+
+impl Limit {
+    /// A limit of `count`, or none if that is 0: the way a limit is shown in metrics.
+    pub const fn from_count(count: u32) -> Limit {
+        match NonZeroU32::new(count) {
+            Some(count) => Limit::Count(count),
+            None => Limit::None,
+        }
+    }
+
+    /// The limit that a flag's value asks for under a ceiling: a positive value up to the
+    /// ceiling; 0, a negative value or no value (a wrong type is no value) is the ceiling.
+    pub fn from_flag(value: Option<i64>, ceiling: Limit) -> Limit {
+        match value {
+            Some(value) if value > 0 => {
+                Limit::from_count(u32::try_from(value).unwrap_or(u32::MAX)).min(ceiling)
+            }
+            _ => ceiling,
+        }
+    }
+
+    /// The count, or 0 for none: the way a limit is shown in metrics.
+    pub const fn as_count(self) -> u32 {
+        match self {
+            Limit::Count(count) => count.get(),
+            Limit::None => 0,
+        }
+    }
+
+    fn field(self) -> u32 {
+        match self {
+            Limit::Count(count) => count.get().min(COUNT_MAX),
+            Limit::None => NO_LIMIT,
+        }
+    }
+
+    fn from_field(field: u32) -> Limit {
+        if field == NO_LIMIT {
+            Limit::None
+        } else {
+            Limit::from_count(field)
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Count(count) => count.fmt(f),
+            Limit::None => f.write_str("none"),
+        }
+    }
+}
+
+/// Why no permit was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shed {
+    /// As many wait as may; for [`try_acquire`](ConcurrencyGate::try_acquire), no permit is free.
+    Full,
+    /// The gate is closed, or the shard's drive has ended.
+    Closed,
+}
+
+impl fmt::Display for Shed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Shed::Full => "the gate's queue is full",
+            Shed::Closed => "the gate is closed",
+        })
+    }
+}
+
+impl std::error::Error for Shed {}
+
+/// The gate at one instant: all parts come from one load, so they agree with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The applied limit.
+    pub limit: Limit,
+    /// Permits held, offers not yet claimed, and at most one reservation of a settle under way.
+    pub in_flight: u32,
+    /// Waiters that have no offer.
+    pub waiting: u32,
+    /// In flight above the limit.
+    pub debt: u32,
+    /// No permit is given any more.
+    pub closed: bool,
+}
+
+impl Snapshot {
+    /// Permits that could be given now; `None` if there is no limit.
+    pub fn free(&self) -> Option<u32> {
+        match self.limit {
+            Limit::Count(count) => Some(count.get().saturating_sub(self.in_flight)),
+            Limit::None => None,
+        }
+    }
+}
+
+/// What a call of [`set_limit`](ConcurrencyGate::set_limit) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a change of the limit is to be logged"]
+pub struct Applied {
+    /// The limit before.
+    pub old: Limit,
+    /// The limit now, clamped.
+    pub new: Limit,
+}
+
+impl Applied {
+    /// Whether the limit is another than before.
+    pub fn changed(&self) -> bool {
+        self.old != self.new
+    }
+}
+
+/// A limiter shared by all shards; see the [module](self).
+pub struct ConcurrencyGate {
+    state: CachePadded<State>,
+    turn: CachePadded<Turn>,
+    tickets: CachePadded<AtomicU64>,
+    shards: Box<[Waiters]>,
+    ceiling: Limit,
+    waiting_max: u32,
+}
+
+impl ConcurrencyGate {
+    /// A gate for `shards` shards, its limit at the `ceiling`, in which at most `waiting_max`
+    /// wait (at most 1 048 576). Waiters that give an offer back under debt, at most as many as
+    /// were offered a permit, are kept beyond that bound.
+    ///
+    /// # Panics
+    ///
+    /// If `shards` is 0.
+    pub fn new(ceiling: Limit, shards: usize, waiting_max: u32) -> ConcurrencyGate {
+        assert!(shards > 0, "a gate has at least one shard");
+        let ceiling = Limit::from_field(ceiling.field());
+        ConcurrencyGate {
+            state: CachePadded(State::new(ceiling.field())),
+            turn: CachePadded(Turn::new()),
+            tickets: CachePadded(AtomicU64::new(0)),
+            shards: (0..shards).map(|_| Waiters::new()).collect(),
+            ceiling,
+            waiting_max: waiting_max.min(WAITING_MAX),
+        }
+    }
+
+    /// Waits for a permit, on a shard (the one whose [`drive`](Self::drive) runs on the polling
+    /// thread). Nothing happens before the first poll; dropping the future is leaving the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Shed::Full`] at once if `waiting_max` wait already, and in the rare case that an offer
+    /// must be given back and not even the word has room for one more waiter; [`Shed::Closed`] if
+    /// the gate is or gets closed, or the shard's drive has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such shard, or if polled again after it was ready.
+    #[inline]
+    pub fn acquire(&self, shard: usize) -> Acquire<&ConcurrencyGate> {
+        Acquire {
+            gate: Some(self),
+            shard,
+            slot: None,
+        }
+    }
+
+    /// As [`acquire`](Self::acquire), for a permit that outlives every borrow of the gate, at the
+    /// price of two changes of a shared reference count.
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire`](Self::acquire).
+    #[inline]
+    pub fn acquire_owned(self: &Arc<Self>, shard: usize) -> Acquire<Arc<ConcurrencyGate>> {
+        Acquire {
+            gate: Some(Arc::clone(self)),
+            shard,
+            slot: None,
+        }
+    }
+
+    /// Takes a permit if one is free and nobody waits; never queues. It may refuse once for no
+    /// visible reason, while a settle holds a reservation.
+    ///
+    /// # Errors
+    ///
+    /// [`Shed::Full`] if no permit is free; [`Shed::Closed`].
+    #[inline]
+    pub fn try_acquire(&self) -> Result<Permit<&ConcurrencyGate>, Shed> {
+        match self.state.try_admit() {
+            Ok(()) => Ok(Permit { gate: self }),
+            Err(word) if word.is_closed() => Err(Shed::Closed),
+            Err(_) => Err(Shed::Full),
+        }
+    }
+
+    /// Runs a shard's side of the gate: takes the offers made to this shard, a whole batch for
+    /// one wake, and wakes the tasks they are for. Each shard runs it once, for as long as it
+    /// lives. It is ready when the gate is closed and every waiter of the shard has been woken.
+    ///
+    /// Dropped before that, it ends the shard: the shard's waiters are shed as `Closed` and its
+    /// unclaimed offers go to others. A later drive of the same shard opens it again.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such shard, or it is being driven already.
+    pub fn drive(&self, shard: usize) -> Drive<'_> {
+        Drive::new(self, shard)
+    }
+
+    /// Applies a limit, clamped to the ceiling. Meant for one caller, the control thread; with
+    /// several, the one whose write comes last wins. Raising wakes waiters; the same value again
+    /// does nothing.
+    pub fn set_limit(&self, limit: Limit) -> Applied {
+        let limit = limit.min(self.ceiling);
+        let before = self.state.set_limit(limit.field());
+        let applied = Applied {
+            old: Limit::from_field(before.limit()),
+            new: Limit::from_field(limit.field()),
+        };
+        if applied.changed() && before.waiting() > 0 {
+            self.settle();
+        }
+        applied
+    }
+
+    /// The ceiling: no limit is above it.
+    pub fn ceiling(&self) -> Limit {
+        self.ceiling
+    }
+
+    /// Limit, in flight, waiting and debt, from one load.
+    pub fn snapshot(&self) -> Snapshot {
+        let word = self.state.load();
+        Snapshot {
+            limit: Limit::from_field(word.limit()),
+            in_flight: word.in_flight(),
+            waiting: word.waiting(),
+            debt: word.in_flight().saturating_sub(word.limit()),
+            closed: word.is_closed(),
+        }
+    }
+
+    /// Closes the gate for good: all waiters end with [`Shed::Closed`], those with an unclaimed
+    /// offer too, and nobody new is admitted. Holders are untouched.
+    pub fn close(&self) {
+        self.state.close();
+        for shard in &self.shards {
+            let withdrawn = shard.close();
+            self.state.unregister(withdrawn.registrations);
+            if let Some(drive) = withdrawn.drive {
+                drive.wake();
+            }
+        }
+    }
+
+    /// One permit back, from a holder or from an offer that nobody took.
+    #[inline]
+    fn release(&self, count: u32) {
+        if self.state.release(count).waiting() > 0 {
+            self.settle();
+        }
+    }
+}
+
+impl fmt::Debug for ConcurrencyGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConcurrencyGate")
+            .field("ceiling", &self.ceiling)
+            .field("now", &self.snapshot())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right to do one piece of work. Dropping it, on any thread, gives it back.
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct Permit<G: Deref<Target = ConcurrencyGate> = Arc<ConcurrencyGate>> {
+    gate: G,
+}
+
+impl<G: Deref<Target = ConcurrencyGate>> Drop for Permit<G> {
+    #[inline]
+    fn drop(&mut self) {
+        self.gate.release(1);
+    }
+}
+
+impl<G: Deref<Target = ConcurrencyGate>> fmt::Debug for Permit<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Permit")
+    }
+}
+
+/// A wait for a permit; see [`ConcurrencyGate::acquire`].
+#[must_use = "a future does nothing unless polled"]
+pub struct Acquire<G: Deref<Target = ConcurrencyGate> = Arc<ConcurrencyGate>> {
+    /// Given away with the permit; none once ready.
+    gate: Option<G>,
+    shard: usize,
+    /// The slot in the shard's queue, once the wait has begun.
+    slot: Option<u32>,
+}
+
+impl<G: Deref<Target = ConcurrencyGate> + Unpin> Future for Acquire<G> {
+    type Output = Result<Permit<G>, Shed>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if this.slot.is_none() {
+            let gate = this.gate.as_deref().expect("polled after it was ready");
+            if gate.state.try_admit().is_ok() {
+                return this.admitted();
+            }
+        }
+        this.wait(cx)
+    }
+}
+
+impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
+    fn admitted(&mut self) -> Poll<Result<Permit<G>, Shed>> {
+        self.slot = None;
+        Poll::Ready(
+            self.gate
+                .take()
+                .map(|gate| Permit { gate })
+                .ok_or(Shed::Closed),
+        )
+    }
+
+    fn shed(&mut self, shed: Shed) -> Poll<Result<Permit<G>, Shed>> {
+        self.slot = None;
+        self.gate = None;
+        Poll::Ready(Err(shed))
+    }
+
+    #[cold]
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit<G>, Shed>> {
+        let gate = self.gate.as_deref().expect("polled after it was ready");
+        let shard = &gate.shards[self.shard];
+        let slot = match self.slot {
+            Some(slot) => slot,
+            None => {
+                // The order is load-bearing: register on the word, push, settle, park. Registered
+                // first, the count never falls below the queues; settled last, a permit that came
+                // free since the word was read is not left lying.
+                match gate.state.enter(gate.waiting_max) {
+                    Entry::Admitted => return self.admitted(),
+                    Entry::Full => return self.shed(Shed::Full),
+                    Entry::Closed => return self.shed(Shed::Closed),
+                    Entry::Registered => {}
+                }
+                let Ok(slot) = shard.push(&gate.tickets, cx.waker().clone()) else {
+                    gate.state.unregister(1);
+                    return self.shed(Shed::Closed);
+                };
+                self.slot = Some(slot);
+                if gate.settle() == 0 {
+                    return Poll::Pending;
+                }
+                slot
+            }
+        };
+        match shard.look(slot, &gate.state, cx.waker()) {
+            Look::Waiting => Poll::Pending,
+            Look::Admitted => self.admitted(),
+            Look::Closed => self.shed(Shed::Closed),
+            Look::GivenBack => {
+                // If this offers to this very waiter again, the drive will wake it.
+                gate.settle();
+                Poll::Pending
+            }
+            Look::ClosedWithOffer => {
+                gate.release(1);
+                self.shed(Shed::Closed)
+            }
+            Look::FullWithOffer => {
+                gate.release(1);
+                self.shed(Shed::Full)
+            }
+        }
+    }
+}
+
+impl<G: Deref<Target = ConcurrencyGate>> Drop for Acquire<G> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(slot) = self.slot else { return };
+        let Some(gate) = self.gate.as_deref() else {
+            return;
+        };
+        match gate.shards[self.shard].leave(slot) {
+            Left::Registration => gate.state.unregister(1),
+            Left::Offer => gate.release(1),
+            Left::Nothing => {}
+        }
+    }
+}
+
+impl<G: Deref<Target = ConcurrencyGate>> fmt::Debug for Acquire<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use sync::held_locks;
+
+#[cfg(all(test, not(any(feature = "loom", feature = "shuttle"))))]
+mod tests;

@@ -1,0 +1,152 @@
+//! Settling: giving free permits to the oldest waiters, by one runner at a time.
+//!
+//! Whoever has cause calls [`ConcurrencyGate::settle`]: after a push, a release, a change of the
+//! limit, a returned offer, always when somebody waits. *Not* only when there seems to be room:
+//! the runner's own reservation can make the gate look full, and a caller that trusted the look
+//! would leave a waiter asleep beside a free permit.
+//!
+//! If a runner is at work, the caller leaves it a word, `Again`, and goes. That word is a
+//! read-modify-write even if it is already there, so that what the caller did before it is seen
+//! by the runner that reads it.
+//!
+//! The runner wakes each shard once for all the offers of its turn, and after its turn, so that
+//! nobody waits for a system call.
+
+use std::task::Waker;
+
+use super::ConcurrencyGate;
+use super::sync::{AtomicU8, Ordering};
+use super::waiters::{NOBODY, Offered};
+
+const IDLE: u8 = 0;
+const RUNNING: u8 = 1;
+const AGAIN: u8 = 2;
+
+/// Wakers that a runner holds before it wakes them, turn or no turn.
+const BELLS_MAX: usize = 16;
+/// Rounds of one turn between which a runner wakes whom it has made offers.
+const ROUNDS_PER_RING: u32 = 8;
+
+/// Whose turn it is to settle.
+pub(super) struct Turn(AtomicU8);
+
+impl Turn {
+    pub(super) fn new() -> Turn {
+        Turn(AtomicU8::new(IDLE))
+    }
+
+    /// Takes the turn, or tells the one who has it to go round again.
+    fn enter(&self) -> bool {
+        let taken = self
+            .0
+            .compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        // The runner may have left in between: then the turn is ours, with a round to spare.
+        taken || self.0.swap(AGAIN, Ordering::AcqRel) == IDLE
+    }
+
+    /// Ends the turn, unless somebody asked for another round.
+    fn leave(&self) -> bool {
+        let left = self
+            .0
+            .compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if !left {
+            self.0.swap(RUNNING, Ordering::AcqRel);
+        }
+        left
+    }
+
+    /// Whether nobody settles.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == IDLE
+    }
+}
+
+/// Wakers of the drives to which offers were made. At most one a shard: a drive's waker is taken
+/// with the first offer and comes back only when the drive has looked.
+struct Bells {
+    wakers: [Option<Waker>; BELLS_MAX],
+    count: usize,
+}
+
+impl Bells {
+    fn add(&mut self, waker: Waker) {
+        if self.count == BELLS_MAX {
+            self.ring();
+        }
+        self.wakers[self.count] = Some(waker);
+        self.count += 1;
+    }
+
+    fn ring(&mut self) {
+        for waker in self.wakers[..self.count]
+            .iter_mut()
+            .filter_map(Option::take)
+        {
+            waker.wake();
+        }
+        self.count = 0;
+    }
+}
+
+impl ConcurrencyGate {
+    /// Offers free permits to waiters, oldest first, until none is free or nobody waits. Gives
+    /// the number of offers that this call made; another runner may make more on its behalf.
+    pub(super) fn settle(&self) -> u32 {
+        if !self.turn.enter() {
+            return 0;
+        }
+        let mut bells = Bells {
+            wakers: [const { None }; BELLS_MAX],
+            count: 0,
+        };
+        let mut offers = 0;
+        let mut rounds = 0;
+        loop {
+            while self.state.reserve() {
+                if !self.offer_to_oldest(&mut bells) {
+                    // Those who are counted are on their way in or out, and settle themselves.
+                    self.state.release(1);
+                    break;
+                }
+                self.state.unregister(1);
+                offers += 1;
+            }
+            if self.turn.leave() {
+                break;
+            }
+            rounds += 1;
+            if rounds % ROUNDS_PER_RING == 0 {
+                bells.ring();
+            }
+        }
+        bells.ring();
+        offers
+    }
+
+    /// Hands a reserved permit to the oldest published waiter. False if there is none.
+    fn offer_to_oldest(&self, bells: &mut Bells) -> bool {
+        loop {
+            let heads = self.shards.iter().map(|shard| (shard.head(), shard));
+            // There is at least one shard.
+            let Some((ticket, shard)) = heads.min_by_key(|(ticket, _)| *ticket) else {
+                return false;
+            };
+            if ticket == NOBODY {
+                return false;
+            }
+            match shard.offer(ticket) {
+                Offered::Taken(bell) => {
+                    if let Some(waker) = bell {
+                        bells.add(waker);
+                    }
+                    return true;
+                }
+                // It left between the look and the lock: each look again is paid by a departure.
+                Offered::Moved => {}
+            }
+        }
+    }
+}

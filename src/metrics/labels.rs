@@ -1,0 +1,247 @@
+//! The closed lists of label values. A label with an open list (a key, an address) would let a
+//! client fill the memory of whoever scrapes us, so there is none.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use metrics::{Counter, Histogram};
+
+use super::Series;
+
+/// A closed list of values of one label.
+pub trait Label: Copy + fmt::Debug + 'static {
+    /// The label's name.
+    const NAME: &'static str;
+    /// Every value's text, in the order of [`Label::index`].
+    const TEXTS: &'static [&'static str];
+    /// Place in [`Label::TEXTS`].
+    fn index(self) -> usize;
+    /// The text on the wire of the metrics endpoint and in logs.
+    fn as_label(self) -> &'static str {
+        Self::TEXTS[self.index()]
+    }
+}
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $name:ident($label:literal) {
+        $($(#[$variant_doc:meta])* $variant:ident => $text:literal,)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+        }
+
+        impl Label for $name {
+            const NAME: &'static str = $label;
+            const TEXTS: &'static [&'static str] = &[$($text,)*];
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    )*};
+}
+
+labels! {
+    /// The two runtime-tunable caps.
+    GateName("gate") {
+        /// Store reads for REQ history, COUNT and NEG-OPEN.
+        HistoryReads => "history_reads",
+        /// Verified logins while their access checks run.
+        Auth => "auth",
+    }
+    /// Why a gate turned work away.
+    ShedReason("reason") {
+        /// The wait ended.
+        Timeout => "timeout",
+        /// Too many were waiting.
+        Full => "full",
+        /// The gate was closed.
+        Closed => "closed",
+    }
+    /// How a login attempt ended; each has exactly one.
+    AuthOutcome("outcome") {
+        /// Logged in.
+        Success => "success",
+        /// Signature, kind, challenge, relay URL or time.
+        Invalid => "invalid",
+        /// The key is banned.
+        Banned => "banned",
+        /// Not on the allow-list.
+        AllowlistDenied => "allowlist_denied",
+        /// Not a member.
+        NotRelayMember => "not_relay_member",
+        /// The store failed during the checks.
+        CheckError => "check_error",
+        /// Shed by the auth gate.
+        ConcurrencyLimit => "concurrency_limit",
+        /// No login within the time allowed.
+        Timeout => "timeout",
+        /// The client left.
+        Disconnect => "disconnect",
+        /// The relay restarted.
+        Shutdown => "shutdown",
+    }
+    /// The ways to log in.
+    AuthMethod("method") {
+        /// NIP-42.
+        Nip42 => "nip42",
+    }
+    /// Why a WebSocket connection ended.
+    CloseReason("reason") {
+        /// The client sent a Close.
+        Client => "client",
+        /// The client's stream ended without one.
+        Lost => "lost",
+        /// Reading or writing failed.
+        Io => "io",
+        /// Broken framing (1002).
+        Protocol => "protocol",
+        /// A text that is not UTF-8 (1007).
+        NotUtf8 => "not_utf8",
+        /// A message above the bound (1009).
+        TooBig => "too_big",
+        /// Pings went unanswered.
+        Unresponsive => "unresponsive",
+        /// A queue outgrew a bound.
+        SlowReader => "slow_reader",
+        /// The auth gate shed its login (bare close).
+        AuthShed => "auth_shed",
+        /// It did not log in in time (bare close).
+        AuthTimeout => "auth_timeout",
+        /// Its key is banned (1008).
+        Banned => "banned",
+        /// The relay restarts (1012).
+        Restart => "restart",
+        /// A defect of ours (1011).
+        Panic => "panic",
+    }
+    /// Why a live event was not sent to a subscriber.
+    DropReason("reason") {
+        /// Its connection was being closed.
+        Closing => "closing",
+        /// Its connection was too slow.
+        SlowReader => "slow_reader",
+        /// Too much came in while the history was being sent.
+        Backlog => "backlog",
+        /// A defect of ours while matching it.
+        Panic => "panic",
+    }
+    /// What became of an EVENT message.
+    EventOutcome("outcome") {
+        /// Committed.
+        Stored => "stored",
+        /// Passed on, not kept.
+        Ephemeral => "ephemeral",
+        /// Known already, or superseded.
+        Duplicate => "duplicate",
+        /// Refused, with a reason on the wire.
+        Refused => "refused",
+    }
+    /// What a client asked of the store.
+    QueryKind("kind") {
+        /// REQ.
+        Req => "req",
+        /// COUNT.
+        Count => "count",
+        /// NEG-OPEN.
+        Neg => "neg",
+    }
+    /// How the drain ended a connection.
+    DrainClose("how") {
+        /// The kernel took its 1012.
+        Acknowledged => "acknowledged",
+        /// Closed without that.
+        Cancelled => "cancelled",
+        /// It had left, or was being closed for another reason.
+        Gone => "gone",
+        /// Cut by the hard stop.
+        Hard => "hard",
+    }
+    /// Why an accept failed; the listener pauses and goes on.
+    AcceptError("reason") {
+        /// The process is out of descriptors (EMFILE).
+        ProcessDescriptors => "emfile",
+        /// The machine is out of descriptors (ENFILE).
+        MachineDescriptors => "enfile",
+        /// The client gave up before (ECONNABORTED).
+        Aborted => "econnaborted",
+        /// Anything else.
+        Other => "other",
+    }
+    /// Why an upgrade was refused before its handshake.
+    UpgradeRefusal("reason") {
+        /// The relay is full (503).
+        Capacity => "capacity",
+        /// The relay is starting (503).
+        Starting => "starting",
+        /// The relay is draining (503).
+        Draining => "draining",
+        /// Not an upgrade we understand (4xx).
+        Malformed => "malformed",
+        /// The head did not arrive in time.
+        Timeout => "timeout",
+    }
+    /// How shards do I/O.
+    Driver("driver") {
+        /// io_uring.
+        IoUring => "io_uring",
+        /// epoll.
+        Epoll => "epoll",
+    }
+}
+
+/// One handle for each value of a label, taken once: finding a handle by name costs twenty times
+/// its use.
+pub struct ByLabel<L, H> {
+    handles: Box<[H]>,
+    label: PhantomData<fn(L)>,
+}
+
+impl<L: Label, H> ByLabel<L, H> {
+    fn new(handle: impl Fn(&'static str) -> H) -> ByLabel<L, H> {
+        ByLabel {
+            handles: L::TEXTS.iter().map(|text| handle(text)).collect(),
+            label: PhantomData,
+        }
+    }
+
+    /// The handle of one value.
+    pub fn of(&self, label: L) -> &H {
+        &self.handles[label.index()]
+    }
+}
+
+impl<L: Label> ByLabel<L, Counter> {
+    /// Counters of a series by `L`, under further fixed labels.
+    pub fn counters(series: &Series, fixed: &[(&'static str, String)]) -> Self {
+        ByLabel::new(|text| series.counter(&with::<L>(fixed, text)))
+    }
+}
+
+impl<L: Label> ByLabel<L, Histogram> {
+    /// Histograms of a series by `L`.
+    pub fn histograms(series: &Series) -> Self {
+        ByLabel::new(|text| series.histogram(&with::<L>(&[], text)))
+    }
+}
+
+impl<L: Label, H> fmt::Debug for ByLabel<L, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ByLabel({})", L::NAME)
+    }
+}
+
+fn with<L: Label>(
+    fixed: &[(&'static str, String)],
+    text: &'static str,
+) -> Vec<(&'static str, String)> {
+    let mut labels = fixed.to_vec();
+    labels.push((L::NAME, text.to_owned()));
+    labels
+}

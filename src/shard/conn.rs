@@ -1,0 +1,658 @@
+//! One connection as its shard holds it: socket, phase, outbound queue, subscriptions.
+//!
+//! Two tasks serve a connection. The reader (`session`) lives as long as the connection and is the
+//! only one that removes it. The writer exists only while something is queued, so that an idle
+//! connection pays for no second task. Whoever wants to end a connection calls [`Conn::close`] or
+//! [`Conn::cut`]; the reader notices and leaves.
+//!
+//! Invariants: the phase only moves forward; exactly one close is started; after it nothing is
+//! queued but what was there, and the Close frame is the last thing written.
+
+use std::cell::{Cell, RefCell};
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::limits::{
+    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, KEYS_PER_CONNECTION_MAX, LOGIN_WAIT, PING_INTERVAL,
+    PINGS_UNANSWERED_MAX,
+};
+use crate::live::SubKey;
+use crate::metrics::{CloseReason, DropReason, UpgradeRefusal};
+use crate::nostr::message::{self, SubId};
+use crate::nostr::sealed::{self, Viewer};
+use crate::shard::Shard;
+use crate::shard::history::Reads;
+use crate::shard::login::Challenge;
+use crate::shard::outbox::{Outbox, Shared};
+use crate::shard::runtime::{self, Socket};
+use crate::ws::close;
+use crate::ws::frame::{self, Opcode};
+
+/// How far a connection is. It only moves forward.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Phase {
+    /// The request head has not arrived whole.
+    Head,
+    /// A WebSocket that serves its client.
+    Open,
+    /// A close was started: what is queued goes out, what comes in is discarded.
+    Closing,
+    /// The last byte was written and the write side is shut.
+    Told,
+    /// The socket is shut in both directions.
+    Cut,
+}
+
+/// One connection.
+pub struct Conn {
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// Unique on this shard, so that an answer cannot reach the next owner of a slot.
+    pub serial: u32,
+    /// Writes that the store has not answered.
+    pub in_flight: Cell<u32>,
+    /// Whether it was counted as a WebSocket.
+    pub counted: Cell<bool>,
+    /// The socket; its reader is `session`, its writer the task below.
+    pub socket: Socket,
+    key: Cell<u32>,
+    phase: Cell<Phase>,
+    outbox: RefCell<Outbox>,
+    writing: Cell<bool>,
+    unwritten: Cell<usize>,
+    held_bytes: Cell<usize>,
+    over_soft_since: Cell<Option<Instant>>,
+    /// Values in the filters of all subscriptions.
+    pub filter_values: Cell<usize>,
+    subs: RefCell<Vec<Option<Sub>>>,
+    /// History reads that run or wait.
+    pub reads: RefCell<Option<Box<Reads>>>,
+    deadline: Cell<Instant>,
+    pings_unanswered: Cell<u8>,
+    peer_done: Cell<bool>,
+    /// What its client has to sign to log in.
+    pub challenge: Challenge,
+    /// Whether an AUTH frame ever came.
+    pub attempted: Cell<bool>,
+    keys: RefCell<Vec<[u8; 32]>>,
+    login_clock: Cell<LoginClock>,
+    ended_by: Cell<Option<CloseReason>>,
+    born: Instant,
+    waiting: Signal,
+}
+
+/// The time that a client has for its first login. It stands still while a login is being checked.
+#[derive(Clone, Copy)]
+enum LoginClock {
+    /// No login is required, or one has succeeded.
+    Off,
+    /// Over at this time.
+    Until(Instant),
+    /// A login is pending; this much was left.
+    Stopped(Option<Duration>),
+}
+
+/// A subscription of a connection.
+pub struct Sub {
+    /// The id, as JSON.
+    pub id: SubId,
+    /// Live events at or below this sequence are part of the history.
+    pub watermark: u64,
+    /// Tells this subscription from an earlier one of the same slot.
+    pub serial: u32,
+    /// Values in its filters.
+    pub values: u32,
+    /// Live events, with their sequences, that wait for the end of history; `None` once `EOSE` is
+    /// queued.
+    pub held: Option<Vec<(u64, Shared)>>,
+}
+
+/// The sequence of an event that is not stored: no history can hold it.
+pub const EPHEMERAL: u64 = u64::MAX;
+
+impl Conn {
+    /// Wraps an accepted socket. `serial` must be new on this shard.
+    pub fn new(
+        socket: Socket,
+        peer: SocketAddr,
+        serial: u32,
+        challenge: Challenge,
+        now: Instant,
+    ) -> Rc<Conn> {
+        Rc::new(Conn {
+            peer,
+            serial,
+            in_flight: Cell::new(0),
+            counted: Cell::new(false),
+            socket,
+            key: Cell::new(u32::MAX),
+            phase: Cell::new(Phase::Head),
+            outbox: RefCell::default(),
+            writing: Cell::new(false),
+            unwritten: Cell::new(0),
+            held_bytes: Cell::new(0),
+            over_soft_since: Cell::new(None),
+            filter_values: Cell::new(0),
+            subs: RefCell::default(),
+            reads: RefCell::default(),
+            deadline: Cell::new(now + HEAD_WAIT),
+            pings_unanswered: Cell::new(0),
+            peer_done: Cell::new(false),
+            challenge,
+            attempted: Cell::new(false),
+            keys: RefCell::default(),
+            login_clock: Cell::new(LoginClock::Off),
+            ended_by: Cell::new(None),
+            born: now,
+            waiting: Signal::default(),
+        })
+    }
+
+    /// The slot in the shard's table.
+    pub fn key(&self) -> u32 {
+        self.key.get()
+    }
+
+    /// Called once, when the table has given a slot.
+    pub fn set_key(&self, key: u32) {
+        self.key.set(key);
+    }
+
+    /// How far the connection is.
+    pub fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// The upgrade was answered: from now on pings are due, and a login where one is required.
+    pub fn opened(&self, now: Instant, login_required: bool) {
+        debug_assert!(self.phase.get() == Phase::Head, "opened once");
+        self.phase.set(Phase::Open);
+        self.deadline.set(now + PING_INTERVAL);
+        if login_required {
+            self.login_clock.set(LoginClock::Until(now + LOGIN_WAIT));
+        }
+    }
+
+    /// Whether a close was started or the connection cut.
+    pub fn has_ended(&self) -> bool {
+        self.phase.get() > Phase::Open
+    }
+
+    /// Why it ended, once it has.
+    pub fn ended_by(&self) -> Option<CloseReason> {
+        self.ended_by.get()
+    }
+
+    /// What log lines call it: unique while the process lives.
+    pub fn name(&self, shard: &Shard) -> String {
+        format!("{}-{}", shard.id, self.serial)
+    }
+
+    /// How long it has existed.
+    pub fn age(&self) -> Duration {
+        self.born.elapsed()
+    }
+
+    /// The peer answered a ping.
+    pub fn ponged(&self) {
+        self.pings_unanswered.set(0);
+    }
+
+    /// Bytes queued, being written, or held back until a history ends.
+    pub fn backlog(&self) -> usize {
+        self.outbox.borrow().bytes() + self.unwritten.get() + self.held_bytes.get()
+    }
+
+    /// Queues with `push` unless a close was started, and sees to it that a writer runs.
+    /// Returns whether it was queued.
+    pub fn send(self: &Rc<Self>, shard: &Rc<Shard>, push: impl FnOnce(&mut Outbox)) -> bool {
+        if self.phase.get() > Phase::Open {
+            return false;
+        }
+        push(&mut self.outbox.borrow_mut());
+        self.write_soon(shard);
+        self.within_bounds(shard)
+    }
+
+    /// Checks the queue's bounds after it grew. Returns false if that ended the connection.
+    fn within_bounds(self: &Rc<Self>, shard: &Rc<Shard>) -> bool {
+        let backlog = self.backlog();
+        if backlog > shard.config.outbox.hard_bytes {
+            self.overflow(shard);
+            return false;
+        }
+        if backlog > shard.config.outbox.soft_bytes && self.over_soft_since.get().is_none() {
+            self.over_soft_since.set(Some(Instant::now()));
+        }
+        true
+    }
+
+    /// Starts a close: what is queued except live events goes out, then the Close frame with
+    /// `code`, or a bare one; then the write side is shut and input discarded. The first close
+    /// wins. Returns whether this one did.
+    pub fn close(
+        self: &Rc<Self>,
+        shard: &Rc<Shard>,
+        why: CloseReason,
+        code: Option<u16>,
+        text: &str,
+    ) -> bool {
+        if self.phase.get() >= Phase::Closing {
+            return false;
+        }
+        if self.phase.get() == Phase::Open {
+            let mut outbox = self.outbox.borrow_mut();
+            let dropped = outbox.drop_live();
+            shard
+                .metrics
+                .events_dropped
+                .of(DropReason::Closing)
+                .increment(dropped as u64);
+            outbox.push_with(|out| frame::write_close(out, code, text));
+        }
+        shard.metrics.closes.of(why).increment(1);
+        self.ended_by.set(Some(why));
+        self.leave(shard);
+        true
+    }
+
+    /// Ends an HTTP exchange: what `answer` appends goes out, then as after a Close frame.
+    pub fn finish_http(self: &Rc<Self>, shard: &Rc<Shard>, answer: impl FnOnce(&mut Vec<u8>)) {
+        if self.phase.get() == Phase::Head {
+            self.outbox.borrow_mut().push_with(answer);
+            self.leave(shard);
+        }
+    }
+
+    /// Ends the connection without another word: the peer is gone, or its time is over.
+    pub fn cut(self: &Rc<Self>, shard: &Rc<Shard>, why: CloseReason) {
+        if self.phase.get() == Phase::Open {
+            shard.metrics.closes.of(why).increment(1);
+            self.ended_by.set(Some(why));
+            self.drop_subs(shard);
+        }
+        if self.phase.get() < Phase::Cut {
+            self.phase.set(Phase::Cut);
+            self.socket.shutdown(Shutdown::Both);
+        }
+        self.waiting.wake();
+    }
+
+    /// What is due by now: pings, deadlines, a queue too large for too long.
+    pub fn sweep(self: &Rc<Self>, shard: &Rc<Shard>, now: Instant) {
+        if self.phase.get() == Phase::Open {
+            match self.over_soft_since.get() {
+                Some(_) if self.backlog() <= shard.config.outbox.soft_bytes => {
+                    self.over_soft_since.set(None);
+                }
+                Some(since) if now.duration_since(since) >= shard.config.outbox.soft => {
+                    return self.overflow(shard);
+                }
+                _ => {}
+            }
+            match self.login_clock.get() {
+                LoginClock::Until(end) if now >= end => {
+                    self.close(shard, CloseReason::AuthTimeout, None, "");
+                    return;
+                }
+                // Its socket is not read while a login waits, so its end is not noticed either.
+                LoginClock::Stopped(_) if self.socket.peer_has_left() => {
+                    return self.cut(shard, CloseReason::Lost);
+                }
+                _ => {}
+            }
+        }
+        if now < self.deadline.get() {
+            return;
+        }
+        match self.phase.get() {
+            Phase::Head => {
+                shard
+                    .metrics
+                    .upgrades_refused
+                    .of(UpgradeRefusal::Timeout)
+                    .increment(1);
+                self.cut(shard, CloseReason::Lost);
+            }
+            Phase::Open if self.pings_unanswered.get() >= PINGS_UNANSWERED_MAX => {
+                self.cut(shard, CloseReason::Unresponsive);
+            }
+            Phase::Open => {
+                self.pings_unanswered.set(self.pings_unanswered.get() + 1);
+                self.deadline.set(now + PING_INTERVAL);
+                self.send(shard, |outbox| {
+                    outbox.push_with(|out| frame::write_frame(out, Opcode::Ping, b""));
+                });
+            }
+            Phase::Closing | Phase::Told => self.cut(shard, CloseReason::Lost),
+            Phase::Cut => {}
+        }
+    }
+
+    /// Waits until something changed that the reader or a history read may wait for: an answer of
+    /// the store, room in the queue, the end.
+    pub async fn changed(&self) {
+        self.waiting.wait().await;
+    }
+
+    /// The peer sent its Close frame, or its end: nothing more is read from it.
+    pub fn peer_is_done(&self) -> bool {
+        self.peer_done.get()
+    }
+
+    /// See [`Conn::peer_is_done`].
+    pub fn set_peer_done(&self) {
+        self.peer_done.set(true);
+    }
+
+    /// Wakes whoever waits in [`Conn::changed`].
+    pub fn wake(&self) {
+        self.waiting.wake();
+    }
+
+    /// The reader may be waiting for the socket. It need not be woken: whatever comes next is read
+    /// in the new phase, which discards it.
+    fn leave(self: &Rc<Self>, shard: &Rc<Shard>) {
+        self.phase.set(Phase::Closing);
+        self.drop_subs(shard);
+        self.deadline.set(Instant::now() + CLOSE_WRITE);
+        self.write_soon(shard);
+        self.waiting.wake();
+    }
+
+    /// A client too slow for what it asked for. Nothing more is queued for it; OK and EOSE that
+    /// wait would have to wait behind the backlog, so it is told why and cut.
+    fn overflow(self: &Rc<Self>, shard: &Rc<Shard>) {
+        shard.metrics.backpressure_disconnects.increment(1);
+        self.close(
+            shard,
+            CloseReason::SlowReader,
+            Some(close::POLICY_VIOLATION),
+            "too slow for the events asked for",
+        );
+    }
+
+    fn write_soon(self: &Rc<Self>, shard: &Rc<Shard>) {
+        if !self.writing.replace(true) {
+            runtime::spawn(shard.guarded(self.clone(), write(shard.clone(), self.clone())));
+        }
+    }
+}
+
+/// Logins.
+impl Conn {
+    /// Stops the login clock until the guard is dropped.
+    pub fn login_pending(&self) -> LoginPending<'_> {
+        let left = match self.login_clock.get() {
+            LoginClock::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            LoginClock::Off | LoginClock::Stopped(_) => None,
+        };
+        self.login_clock.set(LoginClock::Stopped(left));
+        LoginPending(self)
+    }
+
+    /// Takes note of a key that has logged in. Returns false when there are too many.
+    pub fn add_key(&self, shard: &Shard, key: &[u8; 32]) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        if keys.contains(key) {
+            return true;
+        }
+        if keys.len() >= KEYS_PER_CONNECTION_MAX {
+            return false;
+        }
+        keys.push(*key);
+        if keys.len() == 1 {
+            shard.metrics.authenticated_active.increment(1.0);
+        }
+        true
+    }
+
+    /// Whether this key has logged in here.
+    pub fn has_key(&self, key: &[u8; 32]) -> bool {
+        self.keys.borrow().contains(key)
+    }
+
+    /// Who its client is, for what is served to some only.
+    pub fn viewer(&self) -> Viewer {
+        Viewer::new(&self.keys.borrow())
+    }
+
+    /// Whether any key has logged in here.
+    pub fn is_authenticated(&self) -> bool {
+        !self.keys.borrow().is_empty()
+    }
+}
+
+/// A login is being checked. See [`Conn::login_pending`].
+pub struct LoginPending<'a>(&'a Conn);
+
+impl Drop for LoginPending<'_> {
+    fn drop(&mut self) {
+        let clock = match self.0.login_clock.get() {
+            LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
+                LoginClock::Until(Instant::now() + left)
+            }
+            _ => LoginClock::Off,
+        };
+        self.0.login_clock.set(clock);
+    }
+}
+
+/// Subscriptions.
+impl Conn {
+    /// Adds a subscription whose history is still to be read. The caller has removed an older one
+    /// of the same id. Returns its key and serial, or `None` when there are too many.
+    pub fn add_sub(&self, shard: &Shard, id: SubId, values: usize) -> Option<(SubKey, u32)> {
+        let mut subs = self.subs.borrow_mut();
+        let slot = match subs.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if subs.len() >= shard.config.subscriptions_max => return None,
+            None => {
+                // One at a time: most clients hold few, and an idle connection must stay small.
+                subs.reserve_exact(1);
+                subs.push(None);
+                subs.len() - 1
+            }
+        };
+        let serial = shard.next_serial();
+        subs[slot] = Some(Sub {
+            id,
+            watermark: u64::MAX,
+            serial,
+            values: values as u32,
+            held: Some(Vec::new()),
+        });
+        self.filter_values.set(self.filter_values.get() + values);
+        Some((self.sub_key(slot), serial))
+    }
+
+    /// Removes a subscription. Returns how many events it held back, if it was there.
+    pub fn remove_sub(&self, shard: &Shard, id: &SubId) -> Option<usize> {
+        let mut subs = self.subs.borrow_mut();
+        let found = subs
+            .iter()
+            .position(|sub| sub.as_ref().is_some_and(|sub| sub.id == *id));
+        let slot = found?;
+        let sub = subs[slot].take();
+        while subs.last().is_some_and(Option::is_none) {
+            subs.pop();
+        }
+        drop(subs);
+        Some(self.forget_sub(shard, slot, sub))
+    }
+
+    /// Whether the subscription of this slot is still the one with this serial.
+    pub fn has_sub(&self, key: SubKey, serial: u32) -> bool {
+        self.with_sub(key, |sub| sub.serial == serial) == Some(true)
+    }
+
+    /// From now on live events at or below `watermark` are left to the history.
+    pub fn set_watermark(&self, key: SubKey, watermark: u64) {
+        self.with_sub(key, |sub| sub.watermark = watermark);
+    }
+
+    /// Takes a live event that a subscription matches: queues it, holds it back until the end of
+    /// history, or leaves it to the history. `sequence` is [`EPHEMERAL`] for events not stored.
+    pub fn offer(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, sequence: u64, event: &Shared) {
+        if self.phase.get() != Phase::Open {
+            return;
+        }
+        if sealed::is_sealed(event.kind()) && !self.viewer().may_see(event) {
+            return;
+        }
+        let queued = self.with_sub(key, |sub| match &mut sub.held {
+            Some(held) => {
+                held.push((sequence, event.clone()));
+                self.held_bytes
+                    .set(self.held_bytes.get() + event.json().len());
+                true
+            }
+            None if sequence <= sub.watermark => false,
+            None => {
+                let mut outbox = self.outbox.borrow_mut();
+                outbox.push_live(&sub.id, event);
+                true
+            }
+        });
+        if queued == Some(true) {
+            self.write_soon(shard);
+            self.within_bounds(shard);
+        }
+    }
+
+    /// Ends a subscription's history: queues `EOSE`, then what was held back above the watermark.
+    pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey) {
+        let held = self.with_sub(key, |sub| {
+            let held = sub.held.take().unwrap_or_default();
+            let mut outbox = self.outbox.borrow_mut();
+            outbox.push_text(|out| message::write_eose(out, &sub.id));
+            for (sequence, event) in &held {
+                if *sequence == EPHEMERAL || *sequence > sub.watermark {
+                    outbox.push_live(&sub.id, event);
+                    shard.metrics.events_delivered.increment(1);
+                }
+            }
+            held
+        });
+        self.release_held(held.as_deref().unwrap_or_default());
+        self.write_soon(shard);
+        self.within_bounds(shard);
+    }
+
+    /// How many subscriptions there are.
+    pub fn sub_count(&self) -> usize {
+        self.subs.borrow().iter().flatten().count()
+    }
+
+    fn sub_key(&self, slot: usize) -> SubKey {
+        SubKey(u64::from(self.key()) << 32 | slot as u64)
+    }
+
+    fn with_sub<T>(&self, key: SubKey, look: impl FnOnce(&mut Sub) -> T) -> Option<T> {
+        let mut subs = self.subs.borrow_mut();
+        let sub = subs.get_mut(key.0 as u32 as usize)?.as_mut()?;
+        Some(look(sub))
+    }
+
+    fn release_held(&self, held: &[(u64, Shared)]) {
+        let bytes: usize = held.iter().map(|(_, event)| event.json().len()).sum();
+        self.held_bytes.set(self.held_bytes.get() - bytes);
+    }
+
+    fn forget_sub(&self, shard: &Shard, slot: usize, sub: Option<Sub>) -> usize {
+        let Some(sub) = sub else { return 0 };
+        let held = sub.held.unwrap_or_default();
+        self.release_held(&held);
+        self.filter_values
+            .set(self.filter_values.get() - sub.values as usize);
+        shard.forget(self.sub_key(slot));
+        held.len()
+    }
+
+    fn drop_subs(&self, shard: &Shard) {
+        let subs = std::mem::take(&mut *self.subs.borrow_mut());
+        let mut dropped = 0;
+        for (slot, sub) in subs.into_iter().enumerate() {
+            dropped += self.forget_sub(shard, slot, sub);
+        }
+        shard
+            .metrics
+            .events_dropped
+            .of(DropReason::Closing)
+            .increment(dropped as u64);
+    }
+}
+
+/// Writes what is queued until nothing is, then ends.
+async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
+    loop {
+        if conn.outbox.borrow().is_empty() {
+            break;
+        }
+        let mut batch = conn.outbox.borrow_mut().take(shard.spare_batch());
+        conn.unwritten.set(batch.bytes());
+        let mut failed = false;
+        loop {
+            let (result, back) = conn.socket.write(batch).await;
+            batch = back;
+            match result {
+                Ok(0) | Err(_) => {
+                    failed = true;
+                    break;
+                }
+                Ok(count) => {
+                    let done = batch.advance(count);
+                    conn.unwritten.set(batch.bytes());
+                    if done {
+                        break;
+                    }
+                }
+            }
+        }
+        conn.unwritten.set(0);
+        shard.keep_batch(batch);
+        conn.waiting.wake();
+        if failed {
+            conn.cut(&shard, CloseReason::Lost);
+            break;
+        }
+    }
+    let rest = std::mem::take(&mut *conn.outbox.borrow_mut());
+    shard.keep_batch(rest.into_batch());
+    conn.writing.set(false);
+    if conn.phase.get() == Phase::Closing {
+        conn.phase.set(Phase::Told);
+        conn.deadline.set(Instant::now() + CLOSE_LINGER);
+        conn.socket.shutdown(Shutdown::Write);
+        conn.waiting.wake();
+    }
+}
+
+/// Wakes tasks of one connection. Whoever waits looks again at what it waits for.
+#[derive(Default)]
+struct Signal {
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Signal {
+    fn wake(&self) {
+        for waker in std::mem::take(&mut *self.waiting.borrow_mut()) {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        let mut armed = false;
+        std::future::poll_fn(|context| {
+            if armed {
+                return Poll::Ready(());
+            }
+            armed = true;
+            self.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,163 @@
+//! EVENT: the checks of a published event, in the order of what they cost, and its answer.
+//!
+//! An event goes one way: shape (done by the parser), policy, id, known already, signature, store,
+//! commit, `OK`. The store's writer hands committed events to every shard itself, in sequence
+//! order; events that are not stored go to the shards from here.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::metrics::EventOutcome;
+use crate::nostr::event::Event;
+use crate::nostr::kind::{self, Class};
+use crate::nostr::message::{self, Prefix, Reason};
+use crate::shard::Shard;
+use crate::shard::conn::Conn;
+use crate::shard::session::Flow;
+use crate::store::{Job, Outcome};
+
+/// Checks a published event and passes it on, or answers why not.
+pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
+    if let Err(reason) = policy(shard, conn, &event) {
+        refuse(shard, conn, &event, &reason);
+        return Flow::Go;
+    }
+    if !event.id_matches() {
+        let reason = Reason::new(Prefix::Invalid, "the id is not the hash of the event");
+        refuse(shard, conn, &event, &reason);
+        return Flow::Go;
+    }
+    // What the store knows is looked up before the signature is checked: it costs a thirtieth.
+    let outcome = match shard.reader.screen(event.id(), event.pubkey()) {
+        Ok(screen) if screen.banned => Some(Outcome::Refused(Reason::new(
+            Prefix::Blocked,
+            "the author is banned",
+        ))),
+        Ok(screen) => screen.found.map(|found| {
+            if found.sig == *event.sig() {
+                Outcome::Duplicate
+            } else {
+                Outcome::SignatureDiffers
+            }
+        }),
+        Err(error) => Some(Outcome::Failed(error)),
+    };
+    if let Some(outcome) = outcome {
+        answer(shard, conn, &event, &outcome);
+        return Flow::Go;
+    }
+    if !shard.verifier.borrow_mut().verify(&event) {
+        let reason = Reason::new(Prefix::Invalid, "the signature does not verify");
+        refuse(shard, conn, &event, &reason);
+        return Flow::Turn;
+    }
+    let event = Arc::new(event);
+    if event.class() == Class::Ephemeral {
+        ephemeral(shard, conn, &event);
+    } else {
+        let origin = shard.origin(conn);
+        match shard.submit(Job { event, origin }) {
+            None => conn.in_flight.set(conn.in_flight.get() + 1),
+            Some(job) => refuse(shard, conn, &job.event, &busy()),
+        }
+    }
+    Flow::Turn
+}
+
+/// Answers what the store made of an event.
+pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, outcome: &Outcome) {
+    let (accepted, reason) = match outcome {
+        Outcome::Stored { .. } => (true, None),
+        Outcome::Duplicate => (
+            true,
+            Some(Reason::new(Prefix::Duplicate, "already have this event")),
+        ),
+        Outcome::Superseded => (
+            false,
+            Some(Reason::new(Prefix::Duplicate, "a newer version is stored")),
+        ),
+        Outcome::SignatureDiffers => (
+            false,
+            Some(Reason::new(
+                Prefix::Invalid,
+                "this id is stored with another signature",
+            )),
+        ),
+        Outcome::Refused(reason) => (false, Some(reason.clone())),
+        Outcome::Failed(error) => {
+            tracing::warn!(%error, "an event could not be stored");
+            let text = "the event could not be stored, try again";
+            (false, Some(Reason::new(Prefix::Error, text)))
+        }
+    };
+    let label = match outcome {
+        Outcome::Stored { .. } => EventOutcome::Stored,
+        Outcome::Duplicate | Outcome::Superseded => EventOutcome::Duplicate,
+        _ => EventOutcome::Refused,
+    };
+    shard.metrics.events_received.of(label).increment(1);
+    ok(shard, conn, event, accepted, reason.as_ref());
+}
+
+fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
+    if kind::is_never_stored(event.kind()) {
+        let text = "events of this kind are for one peer and are not published";
+        return Err(Reason::new(Prefix::Invalid, text));
+    }
+    if shard.config.login_required() && !conn.is_authenticated() {
+        return Err(Reason::new(Prefix::AuthRequired, "log in to publish"));
+    }
+    if event.is_protected() && !conn.has_key(event.pubkey()) {
+        let text = "a protected event is accepted from its author only";
+        let prefix = if conn.is_authenticated() {
+            Prefix::Restricted
+        } else {
+            Prefix::AuthRequired
+        };
+        return Err(Reason::new(prefix, text));
+    }
+    let now = shard.unix_seconds();
+    if event.created_at() > now.saturating_add(shard.config.created_at_future) {
+        return Err(Reason::new(Prefix::Invalid, "created_at is too far ahead"));
+    }
+    let past = shard.config.created_at_past.unwrap_or(u64::MAX);
+    if event.created_at() < now.saturating_sub(past) {
+        return Err(Reason::new(Prefix::Invalid, "created_at is too long ago"));
+    }
+    Ok(())
+}
+
+fn ephemeral(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Arc<Event>) {
+    if !shard.common.recent.insert(event.id()) {
+        return answer(shard, conn, event, &Outcome::Duplicate);
+    }
+    if shard.broadcast(event) {
+        shard
+            .metrics
+            .events_received
+            .of(EventOutcome::Ephemeral)
+            .increment(1);
+        ok(shard, conn, event, true, None);
+    } else {
+        refuse(shard, conn, event, &busy());
+    }
+}
+
+fn busy() -> Reason {
+    Reason::new(Prefix::Error, "the relay is busy, try again")
+}
+
+fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: &Reason) {
+    shard
+        .metrics
+        .events_received
+        .of(EventOutcome::Refused)
+        .increment(1);
+    ok(shard, conn, event, false, Some(reason));
+}
+
+fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, accepted: bool, reason: Option<&Reason>) {
+    conn.send(shard, |outbox| {
+        outbox.push_text(|out| message::write_ok(out, event.id(), accepted, reason));
+    });
+}

@@ -1,0 +1,197 @@
+//! Listening sockets: bound by the control thread, accepted from by the shards.
+//!
+//! Each shard has a socket of its own on the same address (SO_REUSEPORT), and the kernel spreads
+//! connections over them by hash. That option would also let a second relay share the port in
+//! silence, so [`bind`] first asks for the address alone, and holds a lock that settles two
+//! processes that start in the same moment.
+//!
+//! An accept that fails never ends anything: it is counted, and accepting pauses and goes on.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::rc::Rc;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::limits::{ACCEPT_BACKLOG, ACCEPT_PAUSE, ACCEPTS_AT_ONCE_MAX, BIND_ATTEMPTS_MAX};
+use crate::metrics::AcceptError;
+use crate::shard::Shard;
+use crate::shard::runtime::{self, Listener};
+
+/// Sockets that listen on one address, one for each shard, and the lock on that address.
+#[derive(Debug)]
+pub struct Bound {
+    /// The address, with its real port.
+    pub address: SocketAddr,
+    /// One socket for each shard.
+    pub listeners: Vec<TcpListener>,
+    /// Held for the life of the process.
+    pub lock: UnixListener,
+}
+
+/// Why an address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else listens there.
+    #[error("{0} is in use by another process; stop it or set BUZZ_BIND_ADDR")]
+    InUse(SocketAddr),
+    /// Anything else, with the kernel's word for it.
+    #[error("cannot listen on {0}: {1}")]
+    Failed(SocketAddr, io::Error),
+}
+
+/// Binds `count` sockets to `address`. Port 0 picks a free one.
+///
+/// # Errors
+///
+/// [`BindError::InUse`] if any other process listens there, also one that would share the port.
+pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse(address),
+        _ => BindError::Failed(address, error),
+    };
+    let mut attempts = 0;
+    loop {
+        let alone = socket(address, false).map_err(failed)?;
+        let real = alone.local_addr().map_err(failed)?;
+        let real = real.as_socket().unwrap_or(address);
+        let lock = lock(real);
+        drop(alone);
+        let listeners = lock.and_then(|lock| {
+            let listeners: io::Result<Vec<_>> = (0..count)
+                .map(|_| socket(real, true).map(TcpListener::from))
+                .collect();
+            Ok((lock, listeners?))
+        });
+        attempts += 1;
+        match listeners {
+            Ok((lock, listeners)) => {
+                return Ok(Bound {
+                    address: real,
+                    listeners,
+                    lock,
+                });
+            }
+            // A free port that somebody took between two calls: take another.
+            Err(_) if address.port() == 0 && attempts < BIND_ATTEMPTS_MAX => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    // Without this, connections of an earlier process in TIME_WAIT would keep the port.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    if shared {
+        socket.listen(ACCEPT_BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+/// A name in the network namespace that only one process can hold, gone with the process.
+fn lock(address: SocketAddr) -> io::Result<UnixListener> {
+    let name = format!("buzz-uring/listen/{address}");
+    UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
+}
+
+/// Accepts connections for as long as the shard wants them.
+pub async fn accept(shard: Rc<Shard>, listener: Rc<Listener>) {
+    while shard.accepting.get() {
+        if let Err(error) = listener.readable().await {
+            failed(&shard, &error).await;
+        }
+        let mut count = 0;
+        while shard.accepting.get() && count < ACCEPTS_AT_ONCE_MAX {
+            match listener.accept() {
+                Ok((socket, peer)) => shard.accepted(socket, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => failed(&shard, &error).await,
+            }
+            count += 1;
+        }
+    }
+}
+
+async fn failed(shard: &Shard, error: &io::Error) {
+    let kind = match error.raw_os_error() {
+        Some(libc::EMFILE) => AcceptError::ProcessDescriptors,
+        Some(libc::ENFILE) => AcceptError::MachineDescriptors,
+        Some(libc::ECONNABORTED) => AcceptError::Aborted,
+        _ => AcceptError::Other,
+    };
+    shard.metrics.accept_errors.of(kind).increment(1);
+    // A client that gave up before it was accepted says nothing about the next one.
+    if kind != AcceptError::Aborted {
+        tracing::warn!(shard = shard.id, %error, "accepting pauses");
+        runtime::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loopback(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn all_sockets_share_one_real_port() {
+        let bound = bind(loopback(0), 4).expect("bind");
+        assert_ne!(bound.address.port(), 0);
+        for listener in &bound.listeners {
+            assert_eq!(listener.local_addr().expect("address"), bound.address);
+        }
+    }
+
+    #[test]
+    fn a_second_relay_is_refused() {
+        let bound = bind(loopback(0), 2).expect("bind");
+        let second = bind(bound.address, 2);
+        assert!(matches!(second, Err(BindError::InUse(_))), "{second:?}");
+        let port = bound.address.port();
+        drop(bound);
+        bind(loopback(port), 2).expect("free again");
+    }
+
+    #[test]
+    fn the_lock_alone_refuses_a_twin_that_has_not_bound_yet() {
+        let bound = bind(loopback(0), 1).expect("bind");
+        let Bound {
+            address,
+            listeners,
+            lock,
+        } = bound;
+        drop(listeners);
+        let twin = bind(address, 1);
+        assert!(matches!(twin, Err(BindError::InUse(_))), "{twin:?}");
+        drop(lock);
+        bind(address, 1).expect("free again");
+    }
+
+    #[test]
+    fn any_other_listener_is_refused_too() {
+        let other = TcpListener::bind(loopback(0)).expect("bind");
+        let address = other.local_addr().expect("address");
+        assert!(matches!(bind(address, 1), Err(BindError::InUse(_))));
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_named_in_the_error() {
+        let address = SocketAddr::from(([192, 0, 2, 1], 3_000));
+        let error = bind(address, 1).expect_err("not ours").to_string();
+        assert!(error.contains("192.0.2.1:3000"), "{error}");
+    }
+}

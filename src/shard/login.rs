@@ -1,0 +1,209 @@
+//! AUTH (NIP-42): who a connection's client is, and whether the relay serves it.
+//!
+//! The order is fixed: the frame's own checks, then the auth gate, then the store's. Only real
+//! logins queue for the gate, and only the store's checks hold a permit. The reader of the
+//! connection runs all of it, so while a login waits its socket is not read and TCP pushes back.
+//!
+//! Invariant: every attempt ends with exactly one outcome. [`Attempt`] counts one when it is
+//! dropped without any, whatever dropped it.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::limits::AUTH_CHALLENGE_BYTES;
+use crate::metrics::{AuthOutcome, CloseReason, Label};
+use crate::nostr::auth;
+use crate::nostr::event::Event;
+use crate::nostr::message::{self, Prefix, Reason};
+use crate::shard::Shard;
+use crate::shard::admission::{Refused, unless_ended};
+use crate::shard::conn::{Conn, Phase};
+use crate::shard::hooks::{self, Hook};
+use crate::shard::runtime;
+use crate::store::StoreError;
+use crate::store::embedded::Access;
+use crate::ws::close;
+
+/// What a client has to sign: unpredictable, one for each connection.
+pub type Challenge = [u8; AUTH_CHALLENGE_BYTES];
+
+/// A fresh challenge.
+///
+/// # Errors
+///
+/// If the kernel gives no random bytes; the connection is then refused rather than guessable.
+pub fn challenge() -> Result<Challenge, getrandom::Error> {
+    let mut bytes = Challenge::default();
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Sends the challenge, the first frame of every connection.
+pub fn greet(shard: &Rc<Shard>, conn: &Rc<Conn>) {
+    let challenge = const_hex::encode(conn.challenge);
+    conn.send(shard, |outbox| {
+        outbox.push_text(|out| message::write_auth(out, &challenge));
+    });
+}
+
+/// One AUTH frame, from its arrival to its one outcome.
+pub struct Attempt<'a> {
+    shard: &'a Shard,
+    conn: &'a Conn,
+    started: Instant,
+    outcome: Option<AuthOutcome>,
+}
+
+impl<'a> Attempt<'a> {
+    /// Counts an attempt.
+    pub fn begin(shard: &'a Shard, conn: &'a Conn) -> Attempt<'a> {
+        shard.metrics.auth_attempts.increment(1);
+        conn.attempted.set(true);
+        Attempt {
+            shard,
+            conn,
+            started: Instant::now(),
+            outcome: None,
+        }
+    }
+
+    /// Ends the attempt with its outcome.
+    pub fn end(mut self, outcome: AuthOutcome) {
+        self.outcome = Some(outcome);
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        // Cut short: the client left, or a drain told it to.
+        let cut_short = match self.conn.ended_by() {
+            Some(CloseReason::Restart) => AuthOutcome::Shutdown,
+            _ => AuthOutcome::Disconnect,
+        };
+        let outcome = self.outcome.unwrap_or(cut_short);
+        self.shard.metrics.auth_outcomes.of(outcome).increment(1);
+        let label = outcome.as_label();
+        let line = match outcome {
+            AuthOutcome::Success => label.to_owned(),
+            _ => format!("denied/{label}"),
+        };
+        tracing::info!(
+            target: "access",
+            connection = %self.conn.name(self.shard),
+            shard = self.shard.id,
+            peer = %self.conn.peer,
+            outcome = line,
+            duration_ms = self.started.elapsed().as_millis() as u64,
+            "auth"
+        );
+    }
+}
+
+/// A connection that ends without any AUTH frame on a relay that requires one is an attempt too.
+pub fn ended(shard: &Shard, conn: &Conn) {
+    if shard.config.login_required() && conn.counted.get() && !conn.attempted.get() {
+        let attempt = Attempt::begin(shard, conn);
+        if conn.ended_by() == Some(CloseReason::AuthTimeout) {
+            attempt.end(AuthOutcome::Timeout);
+        }
+    }
+}
+
+/// Answers an AUTH frame. Runs on the connection's reader.
+pub async fn attend(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) {
+    let attempt = Attempt::begin(shard, conn);
+    if let Err(reason) = check_frame(shard, conn, &event) {
+        ok(shard, conn, &event, Some(&reason));
+        return attempt.end(AuthOutcome::Invalid);
+    }
+    let _pending = conn.login_pending();
+    let held = match shard.auth.at_once() {
+        Some(held) => Ok(held),
+        None => shard.auth.wait(conn).await,
+    };
+    let held = match held {
+        Ok(held) => held,
+        Err(Refused::Gone) => return,
+        Err(Refused::Shed(_)) => {
+            attempt.end(AuthOutcome::ConcurrencyLimit);
+            conn.close(shard, CloseReason::AuthShed, None, "");
+            return;
+        }
+    };
+    let checked = unless_ended(conn, check_access(shard, event.pubkey())).await;
+    drop(held);
+    match checked {
+        None => {}
+        Some(Err(error)) => {
+            tracing::warn!(%error, "an access check failed");
+            let text = "the store cannot answer, retry shortly";
+            ok(
+                shard,
+                conn,
+                &event,
+                Some(&Reason::fixed(Prefix::Error, text)),
+            );
+            attempt.end(AuthOutcome::CheckError);
+        }
+        Some(Ok(access)) => attempt.end(judge(shard, conn, &event, access)),
+    }
+}
+
+/// Decides by what the access lists say of a key.
+fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> AuthOutcome {
+    let config = &shard.config;
+    if access.banned {
+        let reason = Reason::fixed(Prefix::Blocked, "this key is banned");
+        ok(shard, conn, event, Some(&reason));
+        let code = Some(close::POLICY_VIOLATION);
+        conn.close(shard, CloseReason::Banned, code, "banned");
+        return AuthOutcome::Banned;
+    }
+    if config.pubkey_allowlist && !access.allowed {
+        let reason = Reason::fixed(Prefix::Restricted, "this key is not on the allow-list");
+        ok(shard, conn, event, Some(&reason));
+        return AuthOutcome::AllowlistDenied;
+    }
+    if config.require_membership && !access.member {
+        let reason = Reason::fixed(Prefix::Restricted, "this key is not a member");
+        ok(shard, conn, event, Some(&reason));
+        return AuthOutcome::NotRelayMember;
+    }
+    if !conn.add_key(shard, event.pubkey()) {
+        let text = "too many keys on this connection";
+        ok(
+            shard,
+            conn,
+            event,
+            Some(&Reason::fixed(Prefix::Error, text)),
+        );
+        return AuthOutcome::CheckError;
+    }
+    ok(shard, conn, event, None);
+    AuthOutcome::Success
+}
+
+/// What needs nothing but the frame: signature, kind, challenge, relay, age.
+fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
+    if !event.id_matches() || !shard.verifier.borrow_mut().verify(event) {
+        let text = "the login's id or signature does not verify";
+        return Err(Reason::fixed(Prefix::AuthRequired, text));
+    }
+    let challenge = const_hex::encode(conn.challenge);
+    auth::check(event, &challenge, &shard.relay_url, shard.unix_seconds())
+}
+
+async fn check_access(shard: &Shard, key: &[u8; 32]) -> Result<Access, StoreError> {
+    if let Some(delay) = hooks::delay(Hook::Access) {
+        runtime::sleep(delay).await;
+    }
+    shard.reader.access(key)
+}
+
+fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: Option<&Reason>) {
+    if conn.phase() == Phase::Open {
+        conn.send(shard, |outbox| {
+            outbox.push_text(|out| message::write_ok(out, event.id(), reason.is_none(), reason));
+        });
+    }
+}

@@ -1,0 +1,452 @@
+//! The runtime seam: the only file that names monoio.
+//!
+//! A shard is one thread with one runtime, on io_uring where the kernel grants it and on epoll
+//! where it does not. What the rest of the shard may use is here: sockets, tasks, pauses. Three
+//! properties of the runtime shape this file:
+//!
+//! - A read future that is dropped while in flight loses the bytes it had. So nothing here reads
+//!   asynchronously: a task waits for readiness and then reads without blocking, which also lets
+//!   all idle connections of a shard share one receive buffer.
+//! - A task that wakes itself is queued in front and stops all input and output. So a long job
+//!   pauses with [`Turns::next`], which returns only after the ring was looked at once more.
+//! - A runtime dropped with operations in flight frees their buffers. So a shard never drops its
+//!   runtime; the process ends instead.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+pub use monoio::buf::IoVecBuf;
+use monoio::io::AsyncWriteRent;
+use monoio::net::{TcpListener, TcpStream};
+use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::net::{RecvFlags, SocketFlags};
+
+use crate::limits::RING_ENTRIES;
+
+/// Which kernel interface drives a shard.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Driver {
+    /// io_uring with cooperative task running and a single issuer (Linux 6.0).
+    UringCooperative,
+    /// io_uring without set-up flags (Linux 5.10 and later).
+    UringPlain,
+    /// epoll, for kernels and containers that refuse io_uring.
+    Epoll,
+}
+
+impl Driver {
+    /// The name that logs, status and metrics use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Driver::UringCooperative | Driver::UringPlain => "io_uring",
+            Driver::Epoll => "epoll",
+        }
+    }
+
+    /// The metric label.
+    pub fn label(self) -> crate::metrics::Driver {
+        match self {
+            Driver::UringCooperative | Driver::UringPlain => crate::metrics::Driver::IoUring,
+            Driver::Epoll => crate::metrics::Driver::Epoll,
+        }
+    }
+
+    /// Asks the kernel for the best driver, from the top of the ladder down.
+    ///
+    /// Returns the driver, and where it is not the first choice the error of the first.
+    pub fn probe() -> (Driver, Option<io::Error>) {
+        let first = match builder(Driver::UringCooperative).build(RING_ENTRIES) {
+            Ok(_) => return (Driver::UringCooperative, None),
+            Err(error) => error,
+        };
+        let driver = if builder(Driver::UringPlain).build(RING_ENTRIES).is_ok() {
+            Driver::UringPlain
+        } else {
+            Driver::Epoll
+        };
+        (driver, Some(first))
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn builder(driver: Driver) -> io_uring::Builder {
+    let mut builder = io_uring::IoUring::builder();
+    if driver == Driver::UringCooperative {
+        builder.setup_coop_taskrun().setup_single_issuer();
+    }
+    builder
+}
+
+/// Runs `main` on this thread's runtime. Returns only if the runtime cannot be built, or when
+/// `main` ends; the caller then ends the thread or the process without dropping anything in flight.
+///
+/// # Errors
+///
+/// What the kernel answered to the ring's or epoll's set-up.
+pub fn run<F: Future<Output = ()>>(driver: Driver, main: F) -> io::Result<()> {
+    match driver {
+        Driver::UringCooperative | Driver::UringPlain => {
+            let mut runtime = RuntimeBuilder::<IoUringDriver>::new()
+                .uring_builder(builder(driver))
+                .with_entries(RING_ENTRIES)
+                .enable_timer()
+                .build()?;
+            runtime.block_on(main);
+            std::mem::forget(runtime);
+        }
+        Driver::Epoll => {
+            let mut runtime = RuntimeBuilder::<LegacyDriver>::new()
+                .enable_timer()
+                .build()?;
+            runtime.block_on(main);
+            std::mem::forget(runtime);
+        }
+    }
+    Ok(())
+}
+
+/// Starts a task on this shard. A panic in it would end the shard: callers guard it.
+pub fn spawn<F: Future<Output = ()> + 'static>(task: F) {
+    drop(monoio::spawn(task));
+}
+
+/// Pauses the calling task.
+pub async fn sleep(duration: Duration) {
+    monoio::time::sleep(duration).await;
+}
+
+/// Waits for `future` for at most `duration`. `None`: the time is over and `future` was dropped, so
+/// it must not have input or output in flight.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Output> {
+    monoio::time::timeout(duration, future).await.ok()
+}
+
+/// A connected TCP socket of this shard.
+pub struct Socket {
+    // One reader and one writer use it at the same time; see `write`.
+    stream: UnsafeCell<TcpStream>,
+}
+
+impl Socket {
+    /// Takes over an accepted socket and switches off Nagle's algorithm.
+    ///
+    /// # Errors
+    ///
+    /// If the driver cannot register the descriptor.
+    pub fn adopt(fd: OwnedFd, driver: Driver) -> io::Result<Socket> {
+        if driver == Driver::Epoll {
+            rustix::io::ioctl_fionbio(&fd, true)?;
+        }
+        let stream = std::net::TcpStream::from(fd);
+        // A socket that its peer has reset already answers EINVAL; the first read will tell.
+        let _ = stream.set_nodelay(true);
+        Ok(Socket {
+            stream: UnsafeCell::new(TcpStream::from_std(stream)?),
+        })
+    }
+
+    /// Waits until bytes, the peer's end, or an error can be read.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub async fn readable(&self) -> io::Result<()> {
+        // SAFETY: a shared reference, and `write` never holds its exclusive one across an await.
+        unsafe { &*self.stream.get() }.readable(false).await
+    }
+
+    /// Reads what is there into `buffer` without waiting. 0 is the peer's end.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing is there, else the socket's error.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (length, _) = rustix::net::recv(self.fd(), buffer, RecvFlags::DONTWAIT)?;
+        Ok(length)
+    }
+
+    /// Sends the parts of `batch` in one vectored write and gives the batch back.
+    pub async fn write<B: IoVecBuf>(&self, batch: B) -> (io::Result<usize>, B) {
+        // SAFETY: monoio asks for `&mut` by the shape of its trait, but `writev` only copies the
+        // descriptor into the operation while it is being made; the socket is used from this
+        // thread alone, and a connection has one writer at a time.
+        let write = unsafe { &mut *self.stream.get() }.writev(batch);
+        write.await
+    }
+
+    /// Ends one or both directions now. Whoever waits for the socket is woken.
+    pub fn shutdown(&self, how: Shutdown) {
+        let how = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        // Already gone is as good as shut down.
+        let _ = rustix::net::shutdown(self.fd(), how);
+    }
+
+    /// Whether the peer has closed its side or reset the connection. Looks past unread bytes.
+    pub fn peer_has_left(&self) -> bool {
+        let socket = self.fd();
+        let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+        let now = Timespec::default();
+        rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor stays open as long as `self.stream`, which outlives the borrow.
+        unsafe { BorrowedFd::borrow_raw((*self.stream.get()).as_raw_fd()) }
+    }
+}
+
+/// A listening socket of this shard.
+pub struct Listener {
+    listener: TcpListener,
+}
+
+impl Listener {
+    /// Takes over a listening socket that the control thread has bound.
+    ///
+    /// # Errors
+    ///
+    /// If the driver cannot register the descriptor.
+    pub fn adopt(listener: std::net::TcpListener) -> io::Result<Listener> {
+        // `accept` below must never block the shard, whatever the driver.
+        listener.set_nonblocking(true)?;
+        Ok(Listener {
+            listener: TcpListener::from_std(listener)?,
+        })
+    }
+
+    /// Waits until a connection can be accepted.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.listener.readable(false).await
+    }
+
+    /// Takes one waiting connection without waiting for one.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nobody waits, else the error of accept(2).
+    pub fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
+        // SAFETY: the listener owns the descriptor and outlives this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.listener.as_raw_fd()) };
+        let (socket, address) = rustix::net::acceptfrom_with(fd, SocketFlags::CLOEXEC)?;
+        let address = address
+            .and_then(|address| SocketAddr::try_from(address).ok())
+            .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        Ok((socket, address))
+    }
+}
+
+/// Real pauses: a task that awaits [`Turns::next`] goes on after the ring was submitted to and its
+/// completions were taken, so that sockets, timers and wakes of the shard have their turn.
+///
+/// Tasks that pause in the same turn share one operation: an eventfd that is always ready.
+pub struct Turns {
+    waiting: RefCell<Vec<Waker>>,
+    turn: Cell<u64>,
+    idle: RefCell<Option<Waker>>,
+}
+
+impl Turns {
+    /// Makes the shard's turns and starts the task that ends them.
+    ///
+    /// # Errors
+    ///
+    /// If no eventfd can be had.
+    pub fn start(driver: Driver) -> io::Result<Rc<Turns>> {
+        let ready = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = ready.try_clone()?;
+        let ready = TcpStream::from_std(std::net::TcpStream::from(ready))?;
+        let turns = Rc::new(Turns {
+            waiting: RefCell::new(Vec::new()),
+            turn: Cell::new(0),
+            idle: RefCell::new(None),
+        });
+        let this = turns.clone();
+        spawn(async move {
+            loop {
+                this.somebody_waits().await;
+                match driver {
+                    Driver::Epoll => ring_the_bell(&ready, &bell).await,
+                    _ => drop(ready.readable(false).await),
+                }
+                this.turn.set(this.turn.get() + 1);
+                // Waking only queues the tasks, so nobody can borrow this list meanwhile.
+                for waker in this.waiting.borrow_mut().drain(..) {
+                    waker.wake();
+                }
+            }
+        });
+        Ok(turns)
+    }
+
+    /// Waits for the shard's next turn.
+    pub async fn next(&self) {
+        let turn = self.turn.get();
+        poll_fn(|context| {
+            if self.turn.get() != turn {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            if let Some(idle) = self.idle.borrow_mut().take() {
+                idle.wake();
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn somebody_waits(&self) {
+        poll_fn(|context| {
+            if !self.waiting.borrow().is_empty() {
+                return Poll::Ready(());
+            }
+            *self.idle.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// On epoll a descriptor that stays ready is reported once. So the wait is started first, with the
+/// eventfd empty, and the bell is rung after: the event is new and goes through the driver.
+async fn ring_the_bell(ready: &TcpStream, bell: &OwnedFd) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(bell, &mut count);
+    let mut wait = pin!(ready.readable(false));
+    let mut rung = false;
+    poll_fn(|context| {
+        let answer = wait.as_mut().poll(context);
+        if !rung {
+            rung = true;
+            let _ = rustix::io::write(bell.as_fd(), &1u64.to_ne_bytes());
+        }
+        answer.map(drop)
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn drivers() -> Vec<Driver> {
+        vec![Driver::probe().0, Driver::Epoll]
+    }
+
+    /// Runs `main` on a thread of its own and gives back its result; runtimes do not nest.
+    fn on_shard<T, F>(driver: Driver, main: impl FnOnce() -> F + Send + 'static) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T>,
+    {
+        let thread = std::thread::spawn(move || {
+            let mut result = None;
+            run(driver, async { result = Some(main().await) }).expect("runtime");
+            result.expect("main ran")
+        });
+        thread.join().expect("shard thread")
+    }
+
+    fn pair() -> (OwnedFd, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let client = std::net::TcpStream::connect(listener.local_addr().expect("address"));
+        let (server, _) = listener.accept().expect("accept");
+        (server.into(), client.expect("connect"))
+    }
+
+    #[test]
+    fn a_pausing_loop_lets_timers_and_sockets_go_on() {
+        for driver in drivers() {
+            let turns = on_shard(driver, move || async move {
+                let turns = Turns::start(driver).expect("eventfd");
+                let (server, mut client) = pair();
+                let socket = Rc::new(Socket::adopt(server, driver).expect("adopt"));
+                let echoed = Rc::new(Cell::new(false));
+                let reader = (socket.clone(), echoed.clone());
+                spawn(async move {
+                    reader.0.readable().await.expect("readable");
+                    let mut buffer = [0; 16];
+                    assert_eq!(reader.0.receive(&mut buffer).expect("receive"), 5);
+                    sleep(Duration::from_millis(2)).await;
+                    reader.1.set(true);
+                });
+                io::Write::write_all(&mut client, b"hello").expect("write");
+                let mut count = 0_u64;
+                let start = Instant::now();
+                while !echoed.get() {
+                    turns.next().await;
+                    count += 1;
+                    assert!(start.elapsed() < Duration::from_secs(20), "starved");
+                }
+                count
+            });
+            assert!(turns > 0);
+        }
+    }
+
+    #[test]
+    fn turns_are_shared_by_all_who_pause() {
+        for driver in drivers() {
+            let (count, turn) = on_shard(driver, move || async move {
+                let turns = Turns::start(driver).expect("eventfd");
+                let count = Rc::new(Cell::new(0));
+                for _ in 0..100 {
+                    let (turns, count) = (turns.clone(), count.clone());
+                    spawn(async move {
+                        turns.next().await;
+                        count.set(count.get() + 1);
+                    });
+                }
+                while count.get() < 100 {
+                    turns.next().await;
+                }
+                (count.get(), turns.turn.get())
+            });
+            assert_eq!(count, 100);
+            assert!(turn < 20, "{turn} turns for one pause of a hundred tasks");
+        }
+    }
+
+    #[test]
+    fn shutdown_wakes_a_reader() {
+        for driver in drivers() {
+            let end = on_shard(driver, move || async move {
+                let (server, client) = pair();
+                let socket = Rc::new(Socket::adopt(server, driver).expect("adopt"));
+                let other = socket.clone();
+                spawn(async move {
+                    sleep(Duration::from_millis(1)).await;
+                    other.shutdown(Shutdown::Both);
+                });
+                socket.readable().await.expect("readable");
+                let end = socket.receive(&mut [0; 8]).expect("end");
+                drop(client);
+                end
+            });
+            assert_eq!(end, 0);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The reading side of one connection: request head, then messages, until the end.
+//!
+//! Bytes are received into the buffer that all connections of the shard share and decoded there.
+//! Only what is left over, an unfinished message or those behind a pause, moves into a buffer of
+//! the connection's own, so an idle connection holds no buffer at all.
+//!
+//! Fairness: after a message that costs something (a signature check, a read) the connection
+//! pauses for a turn before it looks at its next one.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::limits::WRITES_IN_FLIGHT_MAX;
+use crate::metrics::{AuthOutcome, CloseReason, EventOutcome};
+use crate::nostr::event::Event;
+use crate::nostr::message::{self, ClientMessage, MessageError};
+use crate::shard::conn::{Conn, Phase};
+use crate::shard::{Shard, history, hooks, http, ingest, login};
+use crate::ws::close;
+use crate::ws::decoder::{Decoder, Fault, Item};
+use crate::ws::frame::{self, Opcode};
+use crate::ws::handshake::{self, Upgrade};
+
+/// What a handled message asks of the reader.
+pub enum Flow {
+    /// Look at the next message.
+    Go,
+    /// Others first: this message cost something.
+    Turn,
+    /// Nothing more of this connection until this login is answered.
+    Login(Box<Event>),
+}
+
+/// Serves a connection to its end. The caller removes it from the table afterwards.
+pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>) {
+    let mut kept = Kept::default();
+    let mut decoder = Decoder::new(shard.config.frame_bytes_max);
+    if head(&shard, &conn, &mut kept).await {
+        messages(&shard, &conn, &mut decoder, &mut kept).await;
+    }
+    // A close may be under way in which the peer must not be cut off; then its end is awaited.
+    discard(&shard, &conn, decoder, kept).await;
+    conn.cut(&shard, CloseReason::Lost);
+}
+
+/// Bytes received and not yet consumed.
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Kept {
+    fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    fn rest(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.at..]
+    }
+
+    /// Takes note that `count` bytes were consumed; an empty buffer gives its memory back.
+    fn consume(&mut self, count: usize) {
+        self.at += count;
+        if self.is_empty() {
+            *self = Kept::default();
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.at));
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+/// Reads and answers the request head. Returns whether the connection is now a WebSocket; what
+/// was received behind the head is left in `kept`.
+async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
+    loop {
+        if !receive(shard, conn, kept).await || conn.phase() != Phase::Head {
+            return false;
+        }
+        let head = match handshake::parse_head(kept.rest()) {
+            Ok(None) => continue,
+            Ok(Some(head)) => head,
+            Err(error) => {
+                http::refuse(shard, conn, error);
+                return false;
+            }
+        };
+        let length = head.len;
+        match head.upgrade {
+            Upgrade::WebSocket { key } if head.path() == "/" => {
+                if let Err(refusal) = shard.admit_upgrade(conn) {
+                    http::unavailable(shard, conn, refusal);
+                    return false;
+                }
+                conn.opened(Instant::now(), shard.config.login_required());
+                conn.send(shard, |outbox| {
+                    outbox.push_with(|out| handshake::write_switching_protocols(out, key));
+                });
+                login::greet(shard, conn);
+            }
+            Upgrade::WebSocket { .. } | Upgrade::None => {
+                http::answer(shard, conn, &head);
+                return false;
+            }
+            Upgrade::Bad(error) => {
+                http::refuse(shard, conn, error);
+                return false;
+            }
+        }
+        kept.consume(length);
+        return true;
+    }
+}
+
+/// Handles messages until a close has been started or the peer is gone.
+async fn messages(shard: &Rc<Shard>, conn: &Rc<Conn>, decoder: &mut Decoder, kept: &mut Kept) {
+    loop {
+        while conn.in_flight.get() >= WRITES_IN_FLIGHT_MAX && conn.phase() == Phase::Open {
+            conn.changed().await;
+        }
+        if conn.phase() != Phase::Open {
+            return;
+        }
+        let stopped = if kept.is_empty() {
+            if conn.socket.readable().await.is_err() {
+                return;
+            }
+            let mut scratch = shard.scratch.take();
+            let received = conn.socket.receive(&mut scratch);
+            let mut flow = Flow::Go;
+            if let Ok(count) = received {
+                let (consumed, stopped) = decode(shard, conn, decoder, &mut scratch[..count]);
+                kept.append(&scratch[consumed..count]);
+                flow = stopped;
+            }
+            shard.scratch.replace(scratch);
+            if is_end(&received) {
+                return;
+            }
+            flow
+        } else {
+            let (consumed, flow) = decode(shard, conn, decoder, kept.rest());
+            kept.consume(consumed);
+            let unfinished = matches!(flow, Flow::Go) && !kept.is_empty();
+            if unfinished && !conn.has_ended() && !receive(shard, conn, kept).await {
+                return;
+            }
+            flow
+        };
+        match stopped {
+            Flow::Go => {}
+            Flow::Turn => shard.turns.next().await,
+            Flow::Login(event) => login::attend(shard, conn, *event).await,
+        }
+    }
+}
+
+/// Decodes and handles what is in `bytes`. Returns how many were consumed, and what it stopped for
+/// before the end.
+fn decode(
+    shard: &Rc<Shard>,
+    conn: &Rc<Conn>,
+    decoder: &mut Decoder,
+    bytes: &mut [u8],
+) -> (usize, Flow) {
+    let mut at = 0;
+    while conn.phase() == Phase::Open {
+        // Called once more when all is consumed: that call frees what a fragmented message took.
+        let decoded = match decoder.next(&mut bytes[at..]) {
+            Ok(decoded) => decoded,
+            Err(fault) => {
+                broken(shard, conn, fault);
+                return (bytes.len(), Flow::Go);
+            }
+        };
+        if decoded.consumed == 0 && decoded.item.is_none() {
+            break;
+        }
+        at += decoded.consumed;
+        match decoded.item.map(|item| handle(shard, conn, item)) {
+            None | Some(Flow::Go) => {}
+            // Waiting for the socket is a pause already.
+            Some(Flow::Turn) if at == bytes.len() => {}
+            Some(stop) => return (at, stop),
+        }
+    }
+    (at, Flow::Go)
+}
+
+fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
+    match item {
+        Item::Text(text) => return message(shard, conn, text),
+        Item::Binary(_) => {
+            let text = "messages are text";
+            let code = Some(close::UNSUPPORTED_DATA);
+            conn.close(shard, CloseReason::Protocol, code, text);
+        }
+        Item::Ping(payload) => {
+            conn.send(shard, |outbox| {
+                outbox.push_with(|out| frame::write_frame(out, Opcode::Pong, payload));
+            });
+        }
+        Item::Pong(_) => conn.ponged(),
+        Item::Close { code, .. } => {
+            conn.set_peer_done();
+            conn.close(shard, CloseReason::Client, code, "");
+        }
+    }
+    Flow::Go
+}
+
+fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {
+    hooks::maybe_panic(text);
+    match ClientMessage::parse(text, &shard.parse_bounds) {
+        Ok(ClientMessage::Event(event)) => ingest::event(shard, conn, event),
+        Ok(ClientMessage::Req { sub, filters }) => {
+            history::request(shard, conn, sub, filters);
+            Flow::Turn
+        }
+        Ok(ClientMessage::Close { sub }) => {
+            conn.remove_sub(shard, &sub);
+            Flow::Go
+        }
+        Ok(ClientMessage::Count { sub, filters }) => {
+            history::count(shard, conn, sub, filters);
+            Flow::Turn
+        }
+        Ok(ClientMessage::Auth(event)) => Flow::Login(Box::new(event)),
+        Err(error) => {
+            refuse(shard, conn, &error);
+            Flow::Go
+        }
+    }
+}
+
+fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
+    conn.send(shard, |outbox| {
+        outbox.push_text(|out| match error {
+            MessageError::Event(error) | MessageError::Auth(error) => match &error.id {
+                Some(id) => message::write_ok(out, id, false, Some(&error.reason)),
+                None => message::write_notice(out, &error.reason.to_string()),
+            },
+            MessageError::Sub { sub, reason } => message::write_closed(out, sub, reason),
+            MessageError::Notice(text) => message::write_notice(out, &text.to_string()),
+        });
+    });
+    if matches!(error, MessageError::Auth(_)) {
+        login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid);
+    }
+    if matches!(error, MessageError::Event(_)) {
+        shard
+            .metrics
+            .events_received
+            .of(EventOutcome::Refused)
+            .increment(1);
+    }
+}
+
+/// The peer broke the protocol: say so, where it can still be said.
+fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
+    let mut why = CloseReason::Protocol;
+    if fault.is_too_big() {
+        why = CloseReason::TooBig;
+        let bytes = shard.config.frame_bytes_max;
+        conn.send(shard, |outbox| {
+            outbox.push_text(|out| {
+                message::write_notice(
+                    out,
+                    &format!("invalid: a message has at most {bytes} bytes"),
+                );
+            });
+        });
+    }
+    conn.close(shard, why, Some(fault.close_code()), fault.text());
+}
+
+/// After a close was started: reads and throws away, so that the close is not destroyed by a
+/// reset, until the peer's Close or its end. The sweep cuts off who takes too long.
+async fn discard(shard: &Shard, conn: &Conn, decoder: Decoder, mut kept: Kept) {
+    if conn.phase() <= Phase::Open {
+        // The peer is gone without a word.
+        return;
+    }
+    let mut decoder = Some(decoder);
+    loop {
+        decoder = decoder.and_then(|decoder| look_for_close(conn, decoder, &mut kept));
+        if conn.phase() == Phase::Cut || conn.peer_is_done() && conn.phase() == Phase::Told {
+            return;
+        }
+        if conn.peer_is_done() {
+            conn.changed().await;
+            continue;
+        }
+        if decoder.is_none() {
+            kept = Kept::default();
+        }
+        if !receive(shard, conn, &mut kept).await {
+            conn.set_peer_done();
+        }
+    }
+}
+
+/// Reads over what a closing peer still sends. Returns the decoder while it can follow.
+fn look_for_close(conn: &Conn, mut decoder: Decoder, kept: &mut Kept) -> Option<Decoder> {
+    while !kept.is_empty() {
+        let decoded = decoder.next(kept.rest()).ok()?;
+        if let Some(Item::Close { .. }) = decoded.item {
+            conn.set_peer_done();
+            return None;
+        }
+        let consumed = decoded.consumed;
+        if consumed == 0 {
+            break;
+        }
+        kept.consume(consumed);
+    }
+    Some(decoder)
+}
+
+/// Waits for bytes and appends them to `kept`. Returns false when the peer is gone.
+async fn receive(shard: &Shard, conn: &Conn, kept: &mut Kept) -> bool {
+    loop {
+        if conn.socket.readable().await.is_err() {
+            return false;
+        }
+        let mut scratch = shard.scratch.take();
+        let received = conn.socket.receive(&mut scratch);
+        if let Ok(count) = received {
+            kept.append(&scratch[..count]);
+        }
+        shard.scratch.replace(scratch);
+        if is_end(&received) {
+            return false;
+        }
+        if received.is_ok() {
+            return true;
+        }
+    }
+}
+
+/// Whether the peer is gone: its end was read, or an error other than that nothing was there.
+fn is_end(received: &io::Result<usize>) -> bool {
+    match received {
+        Ok(count) => *count == 0,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
+}

@@ -1,0 +1,219 @@
+//! The access lists: who is banned, allowed, a member.
+//!
+//! One entry a key, with one bit for each list, so that a login reads all three at once. Edits are
+//! rare and done by whoever asks, in a transaction of their own beside the writer's.
+
+use std::ops::ControlFlow;
+
+use super::reader::{Found, Reader};
+use super::{Embedded, layout, store_error};
+use crate::store::StoreError;
+
+/// What the lists say of a key.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Access {
+    /// Neither its events nor its logins are taken.
+    pub banned: bool,
+    /// On the allow-list.
+    pub allowed: bool,
+    /// A member.
+    pub member: bool,
+}
+
+/// One of the lists.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum List {
+    /// Banned keys.
+    Banned,
+    /// The allow-list.
+    Allowed,
+    /// Members.
+    Members,
+}
+
+impl Access {
+    const BANNED: u8 = 1;
+    const ALLOWED: u8 = 2;
+    const MEMBER: u8 = 4;
+
+    fn from_bits(bits: u8) -> Access {
+        Access {
+            banned: bits & Self::BANNED != 0,
+            allowed: bits & Self::ALLOWED != 0,
+            member: bits & Self::MEMBER != 0,
+        }
+    }
+
+    fn bits(self) -> u8 {
+        let bit = |set, bit| if set { bit } else { 0 };
+        bit(self.banned, Self::BANNED)
+            | bit(self.allowed, Self::ALLOWED)
+            | bit(self.member, Self::MEMBER)
+    }
+
+    fn entry(&mut self, list: List) -> &mut bool {
+        match list {
+            List::Banned => &mut self.banned,
+            List::Allowed => &mut self.allowed,
+            List::Members => &mut self.member,
+        }
+    }
+}
+
+/// What the store knows of an event before its signature is checked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Screen {
+    /// The author is banned.
+    pub banned: bool,
+    /// The event is stored.
+    pub found: Option<Found>,
+}
+
+impl Reader {
+    /// What the lists say of a key; nothing of one that is on none.
+    pub fn access(&self, key: &[u8; 32]) -> Result<Access, StoreError> {
+        let txn = self.txn()?;
+        access(self.tables().access.get(&txn, key).map_err(store_error)?)
+    }
+
+    /// Looks an event up by its id, and its author on the ban list, in one transaction.
+    pub fn screen(&self, id: &[u8; 32], author: &[u8; 32]) -> Result<Screen, StoreError> {
+        let txn = self.txn()?;
+        let entry = self
+            .tables()
+            .access
+            .get(&txn, author)
+            .map_err(store_error)?;
+        Ok(Screen {
+            banned: access(entry)?.banned,
+            found: self.find_in(&txn, id)?,
+        })
+    }
+
+    /// Hands every key that is on a list to `each`, in the order of the keys, until it breaks.
+    pub fn access_list(
+        &self,
+        each: &mut dyn FnMut([u8; 32], Access) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let txn = self.txn()?;
+        for entry in self.tables().access.iter(&txn).map_err(store_error)? {
+            let (key, value) = entry.map_err(store_error)?;
+            let key = key
+                .try_into()
+                .map_err(|_| layout::corrupt("an access entry"))?;
+            if each(key, access(Some(value))?).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Embedded {
+    /// Puts a key on a list or takes it off, durably. Returns whether that changed anything. Waits
+    /// for a commit of the writer that is under way.
+    pub fn edit_access(&self, key: &[u8; 32], list: List, on: bool) -> Result<bool, StoreError> {
+        let tables = &self.shared.tables;
+        let mut txn = tables.env.write_txn().map_err(store_error)?;
+        let mut entry = access(tables.access.get(&txn, key).map_err(store_error)?)?;
+        if *entry.entry(list) == on {
+            return Ok(false);
+        }
+        *entry.entry(list) = on;
+        match entry.bits() {
+            0 => drop(tables.access.delete(&mut txn, key).map_err(store_error)?),
+            bits => tables
+                .access
+                .put(&mut txn, key, &[bits])
+                .map_err(store_error)?,
+        }
+        txn.commit().map_err(store_error)?;
+        Ok(true)
+    }
+}
+
+fn access(value: Option<&[u8]>) -> Result<Access, StoreError> {
+    match value {
+        None => Ok(Access::default()),
+        Some([bits]) => Ok(Access::from_bits(*bits)),
+        Some(_) => Err(layout::corrupt("an access entry")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::embedded::EmbeddedOptions;
+
+    fn open(dir: &std::path::Path) -> Embedded {
+        Embedded::open(&EmbeddedOptions {
+            dir: dir.to_owned(),
+            map_bytes: 64 << 20,
+            readers_max: 8,
+        })
+        .expect("open")
+    }
+
+    #[test]
+    fn a_key_is_on_the_lists_it_was_put_on() {
+        let dir = tempfile::tempdir().expect("folder");
+        let store = open(dir.path());
+        let (one, two) = ([1; 32], [2; 32]);
+        assert!(store.edit_access(&one, List::Banned, true).expect("edit"));
+        assert!(!store.edit_access(&one, List::Banned, true).expect("edit"));
+        assert!(store.edit_access(&one, List::Members, true).expect("edit"));
+        assert!(store.edit_access(&two, List::Allowed, true).expect("edit"));
+        assert!(!store.edit_access(&two, List::Members, false).expect("edit"));
+        let reader = store.reader();
+        let expected = Access {
+            banned: true,
+            allowed: false,
+            member: true,
+        };
+        assert_eq!(reader.access(&one).expect("read"), expected);
+        assert_eq!(reader.access(&[3; 32]).expect("read"), Access::default());
+        assert!(reader.screen(&[9; 32], &one).expect("read").banned);
+        assert!(!reader.screen(&[9; 32], &two).expect("read").banned);
+
+        let mut keys = Vec::new();
+        let list = &mut |key, _| {
+            keys.push(key);
+            ControlFlow::Continue(())
+        };
+        reader.access_list(list).expect("list");
+        assert_eq!(keys, [one, two]);
+    }
+
+    #[test]
+    fn a_key_on_no_list_leaves_no_entry_and_edits_outlive_the_process() {
+        let dir = tempfile::tempdir().expect("folder");
+        {
+            let store = open(dir.path());
+            assert!(
+                store
+                    .edit_access(&[1; 32], List::Allowed, true)
+                    .expect("edit")
+            );
+            assert!(
+                store
+                    .edit_access(&[2; 32], List::Banned, true)
+                    .expect("edit")
+            );
+            assert!(
+                store
+                    .edit_access(&[2; 32], List::Banned, false)
+                    .expect("edit")
+            );
+            store.close();
+        }
+        let reader = open(dir.path()).reader();
+        let mut entries = Vec::new();
+        let list = &mut |key, access| {
+            entries.push((key, access));
+            ControlFlow::Continue(())
+        };
+        reader.access_list(list).expect("list");
+        assert_eq!(entries.len(), 1);
+        assert!(entries[0].0 == [1; 32] && entries[0].1.allowed);
+    }
+}

@@ -1,0 +1,197 @@
+//! The embedded store: one LMDB environment, one writer thread, readers on every shard.
+//!
+//! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
+//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
+//!
+//! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
+//! thread keeps the environment alive until [`Embedded::close`].
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use heed::MdbError;
+
+use super::{CommitSink, Job, StoreError, StoreErrorKind};
+
+mod access;
+mod apply;
+mod layout;
+mod lock;
+mod merge;
+mod plan;
+mod query;
+mod reader;
+mod source;
+mod tables;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, List, Screen};
+pub use query::{Budget, Count, Progress, Query, QueryBounds};
+pub use reader::{Found, Reader};
+
+/// Where the store is, and how large it may be.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// The data folder; made if missing.
+    pub dir: PathBuf,
+    /// Address space for the file, in bytes: the most the store can hold. Rounded up to whole pages.
+    pub map_bytes: usize,
+    /// Read transactions open at one time, over all threads.
+    pub readers_max: u32,
+}
+
+/// Why a folder could not be opened. Nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("another relay{} is using this data folder; stop it, or choose another folder", pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    Locked {
+        /// The other process, if it left its number.
+        pid: Option<u32>,
+    },
+    /// The path is something else.
+    #[error("the data folder is not a folder")]
+    NotAFolder,
+    /// No right to write.
+    #[error(
+        "the data folder cannot be written: {0}; give this user write access, or choose another folder"
+    )]
+    ReadOnly(#[source] io::Error),
+    /// Written by a later version.
+    #[error(
+        "the data folder is of schema {found}, this program knows schema {supported}; run a newer version, or choose another folder"
+    )]
+    NewerSchema {
+        /// The folder's schema.
+        found: u32,
+        /// The newest schema known here.
+        supported: u32,
+    },
+    /// An LMDB environment of some other program.
+    #[error("the data folder holds a database that is not a relay's; choose another folder")]
+    Foreign,
+    /// Not readable as a store.
+    #[error("the data folder is damaged: {0}; restore it from a backup, or choose another folder")]
+    Corrupt(&'static str),
+    /// The operating system refused.
+    #[error("the data folder cannot be opened: {0}")]
+    Io(#[source] io::Error),
+    /// The store refused.
+    #[error("the data folder cannot be opened: {0}")]
+    Store(#[source] StoreError),
+}
+
+/// How full the store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of the file in use, free pages within it included.
+    pub file_bytes: u64,
+    /// The most it can come to.
+    pub map_bytes: u64,
+    /// Slots for read transactions in use.
+    pub readers: u32,
+}
+
+/// A handle to the embedded store. Clones are the same store.
+#[derive(Clone)]
+pub struct Embedded {
+    shared: Arc<Shared>,
+}
+
+/// What the handles, the readers and the writer have in common. Fields drop in this order: the
+/// environment is closed before the folder is free.
+struct Shared {
+    tables: tables::Tables,
+    queue: writer::Queue,
+    _lock: lock::FolderLock,
+}
+
+impl Embedded {
+    /// Takes the folder, opens or creates the store. The writer is not started.
+    pub fn open(options: &EmbeddedOptions) -> Result<Embedded, OpenError> {
+        let lock = lock::FolderLock::take(&options.dir)?;
+        let tables = tables::Tables::open(options)?;
+        let shared = Shared {
+            tables,
+            queue: writer::Queue::new(),
+            _lock: lock,
+        };
+        Ok(Embedded {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Starts the writer's thread, once.
+    ///
+    /// # Panics
+    /// If it was started before, or the system gives no thread.
+    pub fn start_writer(&self, sink: impl CommitSink) {
+        writer::start(&self.shared, sink);
+    }
+
+    /// Hands events to the writer, from any thread, without waiting; the writer is woken at most
+    /// once. What does not fit the queue's bounds, and everything after [`close`](Self::close),
+    /// stays in `jobs`: refuse it, or hand it in again later.
+    pub fn submit(&self, jobs: &mut Vec<Job>) {
+        self.shared.queue.submit(jobs);
+    }
+
+    /// Events handed in and not yet answered.
+    pub fn pending(&self) -> usize {
+        self.shared.queue.pending()
+    }
+
+    /// Takes no more events, waits until those handed in are answered, ends the writer. Must not be
+    /// called from the sink. A second call does nothing.
+    pub fn close(&self) {
+        self.shared.queue.close();
+    }
+
+    /// A reader; one a shard.
+    pub fn reader(&self) -> Reader {
+        Reader::new(Arc::clone(&self.shared))
+    }
+
+    /// How full the store is.
+    pub fn usage(&self) -> Usage {
+        let info = self.shared.tables.env.info();
+        let page = u64::from(self.shared.tables.env.unnamed_database_stat().page_size);
+        Usage {
+            file_bytes: (info.last_page_number as u64 + 1) * page,
+            map_bytes: info.map_size as u64,
+            readers: info.number_of_readers,
+        }
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded")
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
+    }
+}
+
+/// LMDB's error as ours.
+fn store_error(error: heed::Error) -> StoreError {
+    use StoreErrorKind::{Broken, Corrupt, Full, Io, ReadersExhausted};
+    match error {
+        heed::Error::Io(error) => StoreError::from_io(&error),
+        heed::Error::Mdb(MdbError::MapFull) => StoreError::new(Full, "its map is used up"),
+        heed::Error::Mdb(MdbError::TxnFull) => StoreError::new(Full, "one commit is too large"),
+        heed::Error::Mdb(MdbError::ReadersFull) => StoreError::new(ReadersExhausted, ""),
+        heed::Error::Mdb(MdbError::Panic) => {
+            StoreError::new(Broken, "an earlier write failed midway")
+        }
+        heed::Error::Mdb(MdbError::Corrupted | MdbError::PageNotFound | MdbError::Invalid) => {
+            StoreError::new(Corrupt, "a page")
+        }
+        heed::Error::Decoding(_) | heed::Error::Encoding(_) => StoreError::new(Corrupt, "a record"),
+        _ => StoreError::new(Io, ""),
+    }
+}

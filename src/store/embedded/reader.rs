@@ -1,0 +1,137 @@
+//! Reading one event, the last sequence, and everything in order.
+//!
+//! Each call opens a read transaction and ends it before it returns: a transaction that stays open
+//! keeps LMDB from using freed pages again, and the file grows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use heed::{RoTxn, WithoutTls};
+
+use super::layout;
+use super::query::{Budget, Meter};
+use super::tables::Tables;
+use super::{Shared, store_error};
+use crate::store::StoreError;
+
+/// What is known of a stored event by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its sequence.
+    pub seq: u64,
+    /// Its signature.
+    pub sig: [u8; 64],
+}
+
+/// Reads of one thread. May be sent to another.
+#[derive(Clone)]
+pub struct Reader {
+    shared: Arc<Shared>,
+}
+
+impl Reader {
+    pub(super) fn new(shared: Arc<Shared>) -> Reader {
+        Reader { shared }
+    }
+
+    /// Whether an event is stored, and with which signature.
+    pub fn find(&self, id: &[u8; 32]) -> Result<Option<Found>, StoreError> {
+        self.find_in(&self.txn()?, id)
+    }
+
+    pub(super) fn find_in(
+        &self,
+        txn: &RoTxn<'_, WithoutTls>,
+        id: &[u8; 32],
+    ) -> Result<Option<Found>, StoreError> {
+        let Some((seq, json)) = self.lookup(txn, id)? else {
+            return Ok(None);
+        };
+        Ok(Some(Found {
+            seq,
+            sig: layout::json_sig(json)?,
+        }))
+    }
+
+    /// Hands the JSON of an event to `each`, if it is stored. True: it was.
+    pub fn event_json(&self, id: &[u8; 32], each: impl FnOnce(&str)) -> Result<bool, StoreError> {
+        let txn = self.txn()?;
+        let Some((_, json)) = self.lookup(&txn, id)? else {
+            return Ok(false);
+        };
+        each(json);
+        Ok(true)
+    }
+
+    /// The sequence of the last commit; 0 before the first.
+    pub fn last_seq(&self) -> Result<u64, StoreError> {
+        let txn = self.txn()?;
+        self.tables().last_sequence(&txn)
+    }
+
+    /// Hands events with a sequence above `after` to `each`, in sequence order, for one slice.
+    /// Returns the sequence to go on after, `None` at the end.
+    pub fn events_after(
+        &self,
+        after: u64,
+        budget: &Budget,
+        each: &mut dyn FnMut(u64, &str),
+    ) -> Result<Option<u64>, StoreError> {
+        let Some(first) = after.checked_add(1) else {
+            return Ok(None);
+        };
+        let txn = self.txn()?;
+        let mut meter = Meter::new(budget);
+        let start = first.to_be_bytes();
+        let range = (
+            std::ops::Bound::Included(&start[..]),
+            std::ops::Bound::Unbounded,
+        );
+        for record in self
+            .tables()
+            .events
+            .range(&txn, &range)
+            .map_err(store_error)?
+        {
+            let (key, record) = record.map_err(store_error)?;
+            let seq = layout::number(key.get(..8).ok_or(layout::corrupt("an event's key"))?);
+            let json = layout::record_json(record)?;
+            each(seq, json);
+            meter.bytes(json.len());
+            if meter.entry() {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn txn(&self) -> Result<RoTxn<'_, WithoutTls>, StoreError> {
+        self.shared.tables.env.read_txn().map_err(store_error)
+    }
+
+    pub(super) fn tables(&self) -> &Tables {
+        &self.shared.tables
+    }
+
+    fn lookup<'t>(
+        &self,
+        txn: &'t RoTxn<'_, WithoutTls>,
+        id: &[u8; 32],
+    ) -> Result<Option<(u64, &'t str)>, StoreError> {
+        let Some(value) = self.tables().id.get(txn, id).map_err(store_error)? else {
+            return Ok(None);
+        };
+        let seq = layout::parse_id(id, value)?.seq;
+        let json = self
+            .tables()
+            .json(txn, seq)?
+            .ok_or(layout::corrupt("an id without its event"))?;
+        Ok(Some((seq, json)))
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,266 @@
+//! Opening the environment and its databases, so that nothing is written to a folder that is not
+//! ours or of a later schema.
+//!
+//! **Flags.** Commits are durable as LMDB does them by default: data pages, a sync, then the meta
+//! page through a descriptor that syncs. NO_SYNC, NO_META_SYNC and MAP_ASYNC would give up an
+//! acknowledged event or the file itself; WRITE_MAP would turn a full disk into a SIGBUS and a stray
+//! pointer into damage; NO_MEM_INIT would write old heap bytes, secrets among them, into the file.
+//! NO_READ_AHEAD is set: a cold read of one event should not pull its neighbours in. Read
+//! transactions are not tied to threads, so that a reader may move to another one.
+#![allow(unsafe_code)] // LMDB maps a file, which heed rightly calls unsafe; see the block below.
+
+use std::path::Path;
+
+use heed::types::Bytes;
+use heed::{
+    CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
+};
+
+use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
+use super::lock::{make_folder, refused};
+use super::{EmbeddedOptions, OpenError, store_error};
+use crate::limits::STORE_MAP_BYTES_MIN;
+use crate::store::StoreError;
+
+/// A database of this store: bytes to bytes.
+pub type Table = Database<'static, Bytes, Bytes>;
+
+/// Databases that later schemas may add without a change here.
+const DATABASES_MAX: u32 = 32;
+/// The largest memory page of Linux, in bytes: a map must be whole pages.
+const PAGE_BYTES_MAX: usize = 64 << 10;
+/// Pages by which a sound file may be shorter than its meta page says: LMDB does not write pages
+/// that the last commit took and gave back.
+const UNWRITTEN_PAGES_MAX: u64 = 1_024;
+
+/// The environment and its databases.
+pub struct Tables {
+    /// The environment.
+    pub env: Env<WithoutTls>,
+    pub(super) meta: Table,
+    pub(super) events: Table,
+    pub(super) id: Table,
+    pub(super) address: Table,
+    pub(super) time: Table,
+    pub(super) kind: Table,
+    pub(super) author: Table,
+    pub(super) author_kind: Table,
+    pub(super) tag: Table,
+    pub(super) access: Table,
+}
+
+impl Tables {
+    /// Opens or creates the environment below a data folder that the caller has locked.
+    pub fn open(options: &EmbeddedOptions) -> Result<Tables, OpenError> {
+        let dir = options.dir.join("events");
+        if !dir.exists() {
+            make_folder(&dir)?;
+        }
+        let map_bytes = options
+            .map_bytes
+            .max(STORE_MAP_BYTES_MIN)
+            .next_multiple_of(PAGE_BYTES_MAX);
+        let mut open = EnvOpenOptions::new().read_txn_without_tls();
+        open.map_size(map_bytes)
+            .max_readers(options.readers_max)
+            .max_dbs(DATABASES_MAX);
+        // SAFETY: the flag asks for less read-ahead and no more. The file is mapped read-only, it is
+        // ours alone (the folder's lock is held as long as the environment lives), and no code of
+        // this process changes or truncates it but LMDB.
+        let env = unsafe {
+            open.flags(EnvFlags::NO_READ_AHEAD);
+            open.open(&dir).map_err(open_error)?
+        };
+        env.clear_stale_readers().map_err(open_error)?;
+        check_length(&env, &dir)?;
+        if is_new(&env)? {
+            create(env)
+        } else {
+            attach(env)
+        }
+    }
+
+    /// The ordered index's database.
+    pub fn index(&self, index: layout::Index) -> Table {
+        match index {
+            layout::Index::Time => self.time,
+            layout::Index::Kind => self.kind,
+            layout::Index::Author => self.author,
+            layout::Index::AuthorKind => self.author_kind,
+            layout::Index::Tag => self.tag,
+        }
+    }
+
+    /// The last sequence given out, as this transaction sees it.
+    pub fn last_sequence(&self, txn: &RoTxn<'_>) -> Result<u64, StoreError> {
+        let value = self.meta.get(txn, META_SEQUENCE).map_err(store_error)?;
+        let value = value
+            .filter(|value| value.len() == 8)
+            .ok_or(layout::corrupt("the last sequence"))?;
+        Ok(layout::number(value))
+    }
+
+    /// The JSON of an event. `None`: it is not, or no longer, stored.
+    #[inline]
+    pub fn json<'t>(&self, txn: &'t RoTxn<'_>, seq: u64) -> Result<Option<&'t str>, StoreError> {
+        match self
+            .events
+            .get(txn, &seq.to_be_bytes())
+            .map_err(store_error)?
+        {
+            Some(record) => layout::record_json(record).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+const NAMES: [&str; 10] = [
+    "meta",
+    "events",
+    "id",
+    "address",
+    "time",
+    "kind",
+    "author",
+    "author_kind",
+    "tag",
+    "access",
+];
+
+/// Whether there is nothing in the environment. Anything but nothing must carry our schema version.
+fn is_new(env: &Env<WithoutTls>) -> Result<bool, OpenError> {
+    let txn = env.read_txn().map_err(open_error)?;
+    let state = env.open_databases_and_commit(txn, |opener, txn| {
+        let names = opener.open_database::<Bytes, Bytes>(txn, None)?;
+        let empty = match names {
+            Some(names) => names.is_empty(txn)?,
+            None => true,
+        };
+        let meta = if empty {
+            None
+        } else {
+            opener.open_database::<Bytes, Bytes>(txn, Some("meta"))?
+        };
+        let version = match meta {
+            Some(meta) => meta.get(txn, META_SCHEMA)?.map(<[u8]>::to_vec),
+            None => None,
+        };
+        Ok::<_, heed::Error>(CommitOrAbort::<(), _>::Abort((empty, version)))
+    });
+    let (empty, version) = state
+        .map_err(open_error)?
+        .abort()
+        .expect("the look is never committed");
+    if empty {
+        return Ok(true);
+    }
+    let version: [u8; 4] = version
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or(OpenError::Foreign)?;
+    match u32::from_be_bytes(version) {
+        SCHEMA_VERSION => Ok(false),
+        found if found > SCHEMA_VERSION => Err(OpenError::NewerSchema {
+            found,
+            supported: SCHEMA_VERSION,
+        }),
+        _ => Err(OpenError::Foreign),
+    }
+}
+
+/// Creates every database and the version key in one commit: a folder is ours entirely or not yet.
+fn create(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
+    let txn = env.write_txn().map_err(open_error)?;
+    let tables = env
+        .create_databases_and_commit(txn, |opener, txn: &mut RwTxn<'_>| {
+            let mut tables = Vec::with_capacity(NAMES.len());
+            for name in NAMES {
+                tables.push(opener.create_database::<Bytes, Bytes>(txn, Some(name))?);
+            }
+            tables[0].put(txn, META_SCHEMA, &SCHEMA_VERSION.to_be_bytes())?;
+            tables[0].put(txn, META_SEQUENCE, &0u64.to_be_bytes())?;
+            let tables: [_; NAMES.len()] = tables.try_into().expect("one database a name");
+            Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
+        })
+        .map_err(open_error)?
+        .commit()
+        .expect("creation is committed");
+    Ok(assemble(env, tables))
+}
+
+fn attach(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
+    let txn = env.read_txn().map_err(open_error)?;
+    let tables = env
+        .open_databases_and_commit(txn, |opener, txn| {
+            let mut tables = Vec::with_capacity(NAMES.len());
+            for name in NAMES {
+                tables.push(opener.open_database::<Bytes, Bytes>(txn, Some(name))?);
+            }
+            let tables: [_; NAMES.len()] = tables.try_into().expect("one look a name");
+            Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
+        })
+        .map_err(open_error)?
+        .commit()
+        .expect("the look is committed");
+    if tables.iter().any(Option::is_none) {
+        return Err(OpenError::Corrupt("a database is missing"));
+    }
+    Ok(assemble(
+        env,
+        tables.map(|table| table.expect("checked above")),
+    ))
+}
+
+fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
+    let [
+        meta,
+        events,
+        id,
+        address,
+        time,
+        kind,
+        author,
+        author_kind,
+        tag,
+        access,
+    ] = tables;
+    Tables {
+        env,
+        meta,
+        events,
+        id,
+        address,
+        time,
+        kind,
+        author,
+        author_kind,
+        tag,
+        access,
+    }
+}
+
+/// A file cut short, as by an interrupted copy, would end the process by SIGBUS at some later read.
+fn check_length(env: &Env<WithoutTls>, dir: &Path) -> Result<(), OpenError> {
+    let length = std::fs::metadata(dir.join("data.mdb"))
+        .map_err(refused)?
+        .len();
+    let page = u64::from(env.unnamed_database_stat().page_size);
+    let pages = env.info().last_page_number as u64 + 1;
+    if length / page + UNWRITTEN_PAGES_MAX < pages {
+        return Err(OpenError::Corrupt("the file is shorter than its contents"));
+    }
+    Ok(())
+}
+
+fn open_error(error: heed::Error) -> OpenError {
+    match error {
+        heed::Error::Io(error) => refused(error),
+        heed::Error::Mdb(MdbError::VersionMismatch) => {
+            OpenError::Corrupt("the file is of another LMDB format")
+        }
+        heed::Error::Mdb(MdbError::Invalid) => OpenError::Corrupt("the file is not an LMDB file"),
+        heed::Error::EnvAlreadyOpened => OpenError::Locked {
+            pid: Some(std::process::id()),
+        },
+        other => OpenError::Store(store_error(other)),
+    }
+}

@@ -1,0 +1,259 @@
+//! Tests of the whole embedded store. Here: what they share.
+
+mod model;
+mod open;
+mod trouble;
+mod writes;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::layout::{self, Index, for_each_entry};
+use super::*;
+use crate::nostr::event::Event;
+use crate::nostr::filter::Filter;
+use crate::nostr::kind::Class;
+use crate::store::{Done, Origin, Outcome};
+
+const MAP_BYTES: usize = 64 << 20;
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A folder for one test, in memory where there is such a place: thousands of commits, no disk.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a temporary folder")
+}
+
+fn options(dir: &std::path::Path) -> EmbeddedOptions {
+    EmbeddedOptions {
+        dir: dir.to_path_buf(),
+        map_bytes: MAP_BYTES,
+        readers_max: 16,
+    }
+}
+
+/// A store with its writer running.
+struct Running {
+    store: Embedded,
+    done: Receiver<Done>,
+    /// Events of each commit that stored any.
+    commits: Receiver<usize>,
+}
+
+struct Sink {
+    done: Sender<Done>,
+    commits: Sender<usize>,
+}
+
+impl CommitSink for Sink {
+    fn committed(&mut self, done: &mut Vec<Done>) {
+        done.drain(..).for_each(|done| drop(self.done.send(done)));
+    }
+
+    fn commit_took(&mut self, _: Duration, events: usize) {
+        let _ = self.commits.send(events);
+    }
+}
+
+impl Running {
+    fn open(options: &EmbeddedOptions) -> Running {
+        Running::start(Embedded::open(options).expect("opens"))
+    }
+
+    fn start(store: Embedded) -> Running {
+        let (done_sender, done) = channel();
+        let (commits_sender, commits) = channel();
+        store.start_writer(Sink {
+            done: done_sender,
+            commits: commits_sender,
+        });
+        Running {
+            store,
+            done,
+            commits,
+        }
+    }
+
+    /// Hands events in at once, waits for their outcomes.
+    fn put(&self, events: &[Event]) -> Vec<Outcome> {
+        let job = |(n, event): (usize, &Event)| Job {
+            event: Arc::new(event.clone()),
+            origin: Origin {
+                shard: 7,
+                token: n as u64,
+            },
+        };
+        let mut jobs: Vec<Job> = events.iter().enumerate().map(job).collect();
+        self.store.submit(&mut jobs);
+        assert!(jobs.is_empty());
+        let outcome = |(n, event): (usize, &Event)| {
+            let done = self
+                .done
+                .recv_timeout(WAIT)
+                .expect("an outcome for every event");
+            assert_eq!(
+                done.origin,
+                Origin {
+                    shard: 7,
+                    token: n as u64
+                },
+                "outcomes come in order"
+            );
+            assert_eq!(done.event.json(), event.json());
+            done.outcome
+        };
+        events.iter().enumerate().map(outcome).collect()
+    }
+
+    fn put_one(&self, event: &Event) -> Outcome {
+        self.put(std::slice::from_ref(event)).remove(0)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.store.close();
+    }
+}
+
+/// An event as a store sees one that has been checked: nobody looks at its signature again.
+fn event(
+    id: [u8; 32],
+    author: [u8; 32],
+    created_at: u64,
+    kind: u16,
+    tags: &[&[&str]],
+    content: &str,
+) -> Event {
+    let (id, author) = (const_hex::encode(id), const_hex::encode(author));
+    let tags = serde_json::to_string(tags).expect("strings");
+    let content = serde_json::to_string(content).expect("a string");
+    let json = format!(
+        r#"{{"id":"{id}","pubkey":"{author}","created_at":{created_at},"kind":{kind},"tags":{tags},"content":{content},"sig":"{}"}}"#,
+        "5a".repeat(64)
+    );
+    Event::parse(&json).expect("an event")
+}
+
+/// A note whose id starts with a number.
+fn note(number: u64, created_at: u64) -> Event {
+    event(id(number), [1; 32], created_at, 1, &[], "note")
+}
+
+fn id(number: u64) -> [u8; 32] {
+    let mut id = [0xab; 32];
+    id[..8].copy_from_slice(&number.to_be_bytes());
+    id
+}
+
+/// What at most one event is kept of.
+fn address(event: &Event) -> Option<([u8; 32], u16, String)> {
+    match event.class() {
+        Class::Replaceable => Some((*event.pubkey(), event.kind(), String::new())),
+        Class::Addressable => Some((*event.pubkey(), event.kind(), event.d_tag().to_owned())),
+        Class::Regular | Class::Ephemeral => None,
+    }
+}
+
+const BOUNDS: QueryBounds = QueryBounds {
+    limit_max: 1_000,
+    limit_default: 500,
+};
+
+fn budget(entries_max: u32) -> Budget {
+    Budget {
+        entries_max,
+        bytes_max: usize::MAX,
+        deadline: None,
+    }
+}
+
+/// Runs a query to its end, slice by slice.
+fn answer(
+    reader: &Reader,
+    filters: &[Filter],
+    bounds: QueryBounds,
+    budget: &Budget,
+) -> Vec<String> {
+    let mut query = Query::new(Rc::<[Filter]>::from(filters), bounds);
+    let mut events = Vec::new();
+    for _ in 0..1_000_000 {
+        let progress = query
+            .slice(reader, budget, &mut |json| events.push(json.to_owned()))
+            .expect("a slice");
+        if progress == Progress::Done {
+            return events;
+        }
+    }
+    panic!("a query that does not end");
+}
+
+fn count(reader: &Reader, filters: &[Filter], budget: &Budget) -> u64 {
+    let mut count = Count::new(Rc::<[Filter]>::from(filters));
+    while count.slice(reader, budget).expect("a slice") == Progress::More {}
+    count.total()
+}
+
+/// Checks that the databases say the same: each event has exactly its entries, and there are no
+/// others. Returns the events by sequence.
+fn audit(store: &Embedded) -> BTreeMap<u64, Event> {
+    let tables = &store.shared.tables;
+    let txn = tables.env.read_txn().expect("a transaction");
+    let mut events = BTreeMap::new();
+    let mut entries = [0; 5];
+    for record in tables.events.iter(&txn).expect("events") {
+        let (key, record) = record.expect("a record");
+        let seq = layout::number(key);
+        let event = Event::parse(layout::record_json(record).expect("JSON")).expect("an event");
+        let value = tables
+            .id
+            .get(&txn, event.id())
+            .expect("reads")
+            .expect("its id");
+        assert_eq!(value, layout::id_value(seq, &event));
+        let mut keys = std::collections::BTreeSet::new();
+        for_each_entry(&event, seq, |index, key, value| {
+            assert_eq!(
+                tables.index(index).get(&txn, key).expect("reads"),
+                Some(value),
+                "{index:?} of {seq}"
+            );
+            if keys.insert((index as u8, key.to_vec())) {
+                entries[index as usize] += 1;
+            }
+            Ok::<_, StoreError>(())
+        })
+        .expect("entries");
+        events.insert(seq, event);
+    }
+    let indexes = [
+        Index::Time,
+        Index::Kind,
+        Index::Author,
+        Index::AuthorKind,
+        Index::Tag,
+    ];
+    for index in indexes {
+        assert_eq!(
+            tables.index(index).len(&txn).expect("a length"),
+            entries[index as usize],
+            "{index:?}"
+        );
+    }
+    assert_eq!(tables.id.len(&txn).expect("a length"), events.len() as u64);
+    for address in tables.address.iter(&txn).expect("addresses") {
+        let (seq, created_at, id) =
+            layout::parse_address(address.expect("an address").1).expect("a version");
+        let event = &events[&seq];
+        assert_eq!((event.created_at(), *event.id()), (created_at, id));
+    }
+    let last = tables.last_sequence(&txn).expect("the last sequence");
+    assert!(events.keys().next_back().is_none_or(|&seq| seq <= last));
+    events
+}

@@ -1,0 +1,213 @@
+//! The writer's queue and its thread.
+//!
+//! Group commit without a timer: while one commit is being made durable the next group gathers, and
+//! the writer takes whatever is there. A lone event is committed at once; under load a group grows
+//! to its bound, and one sync pays for all of it.
+//!
+//! A group whose commit fails is answered [`Outcome::Failed`] as a whole and leaves no trace; the
+//! next one is tried as if nothing had happened. A panic of the writer ends the process: a relay that
+//! acknowledges nothing any more should not look alive.
+
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::Shared;
+use super::apply::{Group, Scratch};
+use super::tables::Tables;
+use crate::limits::{
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX,
+    WRITE_QUEUE_EVENTS_MAX,
+};
+use crate::nostr::event::Event;
+use crate::store::{CommitSink, Done, Job, Outcome, StoreError};
+
+/// Index entries of an event without tags.
+const ENTRIES_WITHOUT_TAGS: usize = 6;
+
+/// Events on their way to the writer. Shards meet here; the lock is held for a few moves.
+pub struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Vec<Job>,
+    /// Taken in and not yet answered.
+    events: usize,
+    bytes: usize,
+    closing: bool,
+}
+
+impl Queue {
+    pub fn new() -> Queue {
+        Queue {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            thread: Mutex::new(None),
+        }
+    }
+
+    /// Moves jobs in, in their order, as many as the bounds allow.
+    pub fn submit(&self, jobs: &mut Vec<Job>) {
+        let mut state = lock(&self.state);
+        if state.closing {
+            return;
+        }
+        let was_empty = state.jobs.is_empty();
+        let (mut events, mut bytes) = (state.events, state.bytes);
+        let taken = jobs.iter().take_while(|job| {
+            events += 1;
+            bytes += job.event.json().len();
+            events <= WRITE_QUEUE_EVENTS_MAX && bytes <= WRITE_QUEUE_BYTES_MAX
+        });
+        let taken = taken.count();
+        state.bytes += jobs[..taken]
+            .iter()
+            .map(|job| job.event.json().len())
+            .sum::<usize>();
+        state.events += taken;
+        state.jobs.extend(jobs.drain(..taken));
+        drop(state);
+        if was_empty && taken > 0 {
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn pending(&self) -> usize {
+        lock(&self.state).events
+    }
+
+    pub fn close(&self) {
+        lock(&self.state).closing = true;
+        self.wake.notify_one();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // Its panic has ended the process already.
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits for jobs and takes them all. False: closed, and nothing is left.
+    fn take(&self, jobs: &mut Vec<Job>) -> bool {
+        let mut state = lock(&self.state);
+        while state.jobs.is_empty() {
+            if state.closing {
+                return false;
+            }
+            state = self
+                .wake
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        mem::swap(&mut state.jobs, jobs);
+        true
+    }
+
+    fn answered(&self, events: usize, bytes: usize) {
+        let mut state = lock(&self.state);
+        state.events -= events;
+        state.bytes -= bytes;
+    }
+}
+
+/// Starts the thread. Panics if it runs already or the system gives none.
+pub fn start(shared: &Arc<Shared>, sink: impl CommitSink) {
+    let mut thread = lock(&shared.queue.thread);
+    assert!(thread.is_none(), "the writer runs already");
+    let shared = Arc::clone(shared);
+    let run = thread::Builder::new()
+        .name("store-writer".into())
+        .spawn(move || run(&shared, sink));
+    *thread = Some(run.expect("the system gives a thread for the writer"));
+}
+
+fn run(shared: &Shared, mut sink: impl CommitSink) {
+    let _guard = AbortOnPanic;
+    let mut jobs = Vec::new();
+    let mut done = Vec::new();
+    let mut scratch = Scratch::default();
+    while shared.queue.take(&mut jobs) {
+        let mut rest = jobs.drain(..).peekable();
+        while rest.peek().is_some() {
+            let mut size = Size::default();
+            while let Some(job) = rest.next_if(|job| size.takes(&job.event)) {
+                // The outcome is set below, whatever happens.
+                done.push(Done {
+                    origin: job.origin,
+                    event: job.event,
+                    outcome: Outcome::Duplicate,
+                });
+            }
+            let start = Instant::now();
+            match commit(&shared.tables, &mut scratch, &mut done) {
+                Ok(0) => {}
+                Ok(stored) => sink.commit_took(start.elapsed(), stored),
+                Err(error) => done
+                    .iter_mut()
+                    .for_each(|done| done.outcome = Outcome::Failed(error.clone())),
+            }
+            sink.committed(&mut done);
+            done.clear();
+            shared.queue.answered(size.events, size.bytes);
+        }
+    }
+}
+
+/// Decides and commits one group. Returns how many of its events were stored.
+fn commit(tables: &Tables, scratch: &mut Scratch, done: &mut [Done]) -> Result<usize, StoreError> {
+    let mut group = Group::begin(tables, scratch)?;
+    let mut stored = 0;
+    for done in done {
+        done.outcome = group.add(&done.event)?;
+        stored += usize::from(matches!(done.outcome, Outcome::Stored { .. }));
+    }
+    group.commit()?;
+    Ok(stored)
+}
+
+/// How large a group is.
+#[derive(Default)]
+struct Size {
+    events: usize,
+    bytes: usize,
+    entries: usize,
+}
+
+impl Size {
+    /// Counts an event in, if there is room for it. There always is for the first.
+    fn takes(&mut self, event: &Event) -> bool {
+        let bytes = self.bytes + event.json().len();
+        let entries = self.entries + ENTRIES_WITHOUT_TAGS + event.index_tags().count();
+        let fits = self.events < COMMIT_EVENTS_MAX
+            && bytes <= COMMIT_BYTES_MAX
+            && entries <= COMMIT_INDEX_ENTRIES_MAX;
+        if self.events > 0 && !fits {
+            return false;
+        }
+        *self = Size {
+            events: self.events + 1,
+            bytes,
+            entries,
+        };
+        true
+    }
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// A panic while a lock was held has ended the process, or happened in a test: nothing is half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
