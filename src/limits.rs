@@ -130,6 +130,10 @@ pub const ACCEPT_BACKLOG: i32 = 1_024;
 pub const ACCEPTS_AT_ONCE_MAX: usize = 64;
 /// Time that accepting pauses after an error that will not pass by itself at once.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time that an address in use is tried again, for the sockets of a killed relay to go.
+pub const BIND_WAIT: Duration = Duration::from_secs(2);
+/// Time between two tries.
+pub const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Free ports that are tried before binding port 0 fails.
 pub const BIND_ATTEMPTS_MAX: usize = 16;
 /// Writes of one connection that the store has not answered; then its socket is not read further.
