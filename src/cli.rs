@@ -168,6 +168,10 @@ fn secrets_help() -> StyledStr {
     for setting in SETTINGS.iter().filter(|setting| setting.secret) {
         text.push_str(&format!("  {}\n      {}\n", setting.variable, setting.help));
     }
+    text.push_str(&format!(
+        "  {FEATURE_FLAG_PREFIX}<NAME>\n      A flag's value with provider environment: its key in \
+         upper case, _ for all else\n"
+    ));
     text.push_str("\nAn empty value is no value. Exit code 64: bad settings.");
     text.into()
 }

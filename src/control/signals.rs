@@ -109,6 +109,7 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[tokio::test]
     async fn requests_come_in_order_and_surplus_ones_are_refused() {
@@ -132,7 +133,8 @@ mod tests {
             (rustix::process::Signal::INT, StopRequest::Interrupt),
         ] {
             rustix::process::kill_process(rustix::process::getpid(), raised).unwrap();
-            assert_eq!(signals.next().await, expected);
+            let next = tokio::time::timeout(Duration::from_secs(20), signals.next()).await;
+            assert_eq!(next.unwrap(), expected);
         }
     }
 }
