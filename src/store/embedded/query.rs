@@ -141,7 +141,8 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         sink: &mut dyn FnMut(&str),
     ) -> Result<bool, StoreError> {
         let given = !self.given.is_empty() && self.given.contains(&seq);
-        if !given {
+        // Also one that an earlier filter has given must match before it counts towards this limit.
+        if !given || self.scan.needs_event() {
             meter.entry();
             let Some(json) = view.tables.json(view.txn, seq)? else {
                 return Ok(true);
@@ -149,13 +150,15 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
             if !self.scan.event_matches(json)? {
                 return Ok(true);
             }
-            if !meter.has_room(json.len()) {
-                return Ok(false);
-            }
-            sink(json);
-            meter.bytes(json.len());
-            if self.scan.is_more_than_last() {
-                self.given.insert(seq);
+            if !given {
+                if !meter.has_room(json.len()) {
+                    return Ok(false);
+                }
+                sink(json);
+                meter.bytes(json.len());
+                if self.scan.is_more_than_last() {
+                    self.given.insert(seq);
+                }
             }
         }
         self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(1));
