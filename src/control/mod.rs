@@ -9,10 +9,15 @@ use crate::limits;
 use crate::metrics::Metrics;
 
 pub mod admin;
+mod bounded;
+pub mod command;
 pub mod logs;
+pub mod notify;
 pub mod pages;
 pub mod signals;
+pub mod socket;
 pub mod start;
+pub mod stop;
 
 /// The control thread's runtime. Its blocking pool is for the flag provider's close.
 ///
