@@ -10,10 +10,13 @@ use crate::metrics::Metrics;
 
 pub mod admin;
 mod bounded;
+pub mod caps;
 pub mod command;
 pub mod logs;
 pub mod notify;
 pub mod pages;
+pub mod refresh;
+pub mod remembered;
 pub mod signals;
 pub mod socket;
 pub mod start;

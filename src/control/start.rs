@@ -12,15 +12,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::admin::{self, Admin, Sources, Status};
+use super::caps::GateControl;
 use super::command;
 use super::logs::Logs;
 use super::notify::Manager;
 use super::pages::pages;
-use super::signals::Signals;
+use super::refresh::{Refresh, Shown};
+use super::remembered::Remembered;
+use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
 use super::stop::{Door, Stop};
-use crate::config::{Config, IoDriver};
+use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::EXIT_CLEAN;
+use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits::{
     HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
@@ -75,6 +79,19 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         return Ok(EXIT_CLEAN);
     }
     let (driver, why) = choose_driver(config.io_driver)?;
+    // The provider may take seconds. Until it has answered nothing is open, so a signal ends it all.
+    let flags = runtime.block_on(async {
+        tokio::select! {
+            flags = Flags::start(&config.flags) => Some(flags),
+            request = signals.next() => {
+                say_stopped_early(request);
+                None
+            }
+        }
+    });
+    let Some(flags) = flags else {
+        return Ok(EXIT_CLEAN);
+    };
     let public = listener::bind(config.bind, config.shards)?;
     let servers = Admin::bind(config.health, config.metrics)?;
     let (health, metrics_address) = (servers.health_address(), servers.metrics_address());
@@ -99,6 +116,12 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     let pages = pages(&config);
     let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
     store.start_writer(common.sink());
+    let caps = Arc::new(GateControl::new(common.gates));
+    let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
+    let mut refresh = Refresh::new(flags, caps.clone(), remembered);
+    // Once before the first connection: a cap holds from the start.
+    refresh.refresh();
+    let shown = refresh.shown();
     let Bound {
         address,
         listeners,
@@ -109,12 +132,19 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     start_shards(&common, driver, listeners).map_err(system("cannot start a shard"))?;
     metrics::set_driver(driver.label());
     runtime.spawn(super::metrics_upkeep(metrics.clone()));
+    // From here on there may be clients, and the end is a drain.
+    if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK)) {
+        store.close();
+        return Ok(EXIT_CLEAN);
+    }
     let door = Door::new(common.clone(), &signals);
     let sources = Sources {
         lifecycle: lifecycle.clone(),
         metrics,
         status: Arc::new(RelayStatus {
             common: common.clone(),
+            caps,
+            shown,
             driver,
             addresses: [address, health, metrics_address],
             door: door.clone(),
@@ -141,13 +171,26 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     );
 
     manager.ready("serving");
+    let (stop_refresh, stopped) = tokio::sync::oneshot::channel::<()>();
+    let refreshing = runtime.spawn(refresh.run(Refresh::period(), async {
+        // A dropped sender asks for the same.
+        let _ = stopped.await;
+    }));
+    // The caps can be moved until every connection has ended: the gates stay open until then.
+    let close_flags = async {
+        drop(stop_refresh);
+        match refreshing.await {
+            Ok(flags) => flags.close().await,
+            Err(error) => tracing::error!(%error, "the refresh of the limits has ended before"),
+        }
+    };
     let stop = Stop {
         door,
         manager,
         logs,
         listeners: second_handles,
     };
-    let code = runtime.block_on(stop.run(signals, std::future::ready(())));
+    let code = runtime.block_on(stop.run(signals, close_flags));
     drop((control, lock));
     // A task that hangs, such as the store's close, must not hold up the exit.
     drop(_entered);
@@ -155,17 +198,21 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     Ok(code)
 }
 
-/// Whether a signal came while nothing was open yet. Then there is nothing to drain.
+/// Whether a signal came while nothing was served yet. Then there is nothing to drain.
 async fn stopped_early(signals: &mut Signals, look: Duration) -> bool {
     // Not only what has come: a signal that the kernel has just delivered comes through a task.
     match tokio::time::timeout(look, signals.next()).await {
         Ok(request) => {
-            let signal = request.as_str();
-            tracing::info!(signal, "stopped while starting; nothing was opened");
+            say_stopped_early(request);
             true
         }
         Err(_) => false,
     }
+}
+
+fn say_stopped_early(request: StopRequest) {
+    let signal = request.as_str();
+    tracing::info!(signal, "stopped while starting: nothing was served");
 }
 
 /// Which driver runs, and why not the best one.
@@ -249,9 +296,17 @@ fn say_started(config: &Config, driver: Driver, why: &str, addresses: [SocketAdd
     );
 }
 
+/// Only what LaunchDarkly has delivered is worth remembering: the other providers are at hand at
+/// every start.
+fn remembers(config: &Config) -> bool {
+    config.remember_caps && matches!(config.flags, FlagsChoice::LaunchDarkly { .. })
+}
+
 /// What the health server shows of the relay.
 struct RelayStatus {
     common: Arc<Common>,
+    caps: Arc<GateControl>,
+    shown: Shown,
     driver: Driver,
     addresses: [SocketAddr; 3],
     door: Door,
@@ -283,6 +338,8 @@ impl Status for RelayStatus {
                 })
             })
             .collect();
+        self.caps.describe(&self.shown, status);
+        self.shown.describe(status);
         status.insert("driver".to_owned(), self.driver.name().into());
         status.insert(
             "addresses".to_owned(),
@@ -309,5 +366,7 @@ impl Status for RelayStatus {
         );
     }
 
-    fn before_scrape(&self) {}
+    fn before_scrape(&self) {
+        self.caps.show();
+    }
 }

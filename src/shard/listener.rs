@@ -13,7 +13,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::rc::Rc;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use crate::limits::{
     ACCEPT_BACKLOG, ACCEPT_PAUSE, ACCEPTS_AT_ONCE_MAX, ACCEPTS_AT_STOP_MAX, BIND_ATTEMPTS_MAX,
@@ -158,12 +158,7 @@ pub fn stop(shard: &Rc<Shard>, listener: &Listener) {
 pub fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
     // The filter sees a segment from its TCP header on. Byte 13 holds the flags, SYN is its second.
     // Accepted sockets inherit it and never see such a segment.
-    let step = |code: u32, jump: u8, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: jump,
-        k,
-    };
+    let step = |code: u32, otherwise: u8, k: u32| SockFilter::new(code as u16, 0, otherwise, k);
     let whole = u32::MAX;
     SockRef::from(listener).attach_filter(&[
         step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 13),
