@@ -27,6 +27,11 @@ pub enum Command {
     Run,
     /// Print the resolved settings, open nothing.
     CheckConfig,
+    /// Tell the relay that runs on the data folder to drain.
+    Drain {
+        /// Wait for its end, and end as it does.
+        wait: bool,
+    },
 }
 
 /// Where a value came from.
@@ -107,8 +112,11 @@ pub fn parse(
     let mut raw = Raw::default();
     read_environment(&mut raw, env)?;
     read_options(&mut raw, &matches);
-    let command = match matches.subcommand_name() {
-        Some(CHECK_CONFIG) => Command::CheckConfig,
+    let command = match matches.subcommand() {
+        Some((CHECK_CONFIG, _)) => Command::CheckConfig,
+        Some((DRAIN, matches)) => Command::Drain {
+            wait: matches.get_flag(WAIT),
+        },
         _ => Command::Run,
     };
     Ok((command, raw))
@@ -125,6 +133,18 @@ pub fn command() -> clap::Command {
         .subcommand(
             clap::Command::new(CHECK_CONFIG)
                 .about("Print the resolved settings, secrets masked, and open nothing"),
+        )
+        .subcommand(
+            clap::Command::new(DRAIN)
+                .about(
+                    "Tell the relay that runs on BUZZ_DATA_DIR to drain and end, as SIGTERM does",
+                )
+                .arg(
+                    Arg::new(WAIT)
+                        .long(WAIT)
+                        .help("Wait for its end; exit 0 only if it ended in order")
+                        .action(ArgAction::SetTrue),
+                ),
         );
     for setting in SETTINGS {
         if let Some(name) = setting.option() {
@@ -135,6 +155,8 @@ pub fn command() -> clap::Command {
 }
 
 const CHECK_CONFIG: &str = "check-config";
+const DRAIN: &str = "drain";
+const WAIT: &str = "wait";
 
 fn option(setting: &'static Setting, name: String) -> Arg {
     let default = setting.default_text();
@@ -267,6 +289,14 @@ mod tests {
             assert_eq!(command, Command::CheckConfig);
             assert_eq!(raw.get("BUZZ_SHARDS"), Some(("2", Origin::Option)));
         }
+    }
+
+    #[test]
+    fn a_drain_waits_when_asked_to() {
+        for (args, wait) in [(&["drain"][..], false), (&["drain", "--wait"], true)] {
+            assert_eq!(run(args, &[]).unwrap().0, Command::Drain { wait });
+        }
+        assert!(run(&["--wait"], &[]).is_err(), "it is drain's own");
     }
 
     #[test]

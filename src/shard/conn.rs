@@ -23,6 +23,7 @@ use crate::metrics::{CloseReason, DropReason, UpgradeRefusal};
 use crate::nostr::message::{self, SubId};
 use crate::nostr::sealed::{self, Viewer};
 use crate::shard::Shard;
+use crate::shard::drain::Stand;
 use crate::shard::history::Reads;
 use crate::shard::login::Challenge;
 use crate::shard::outbox::{Outbox, Shared};
@@ -72,6 +73,8 @@ pub struct Conn {
     deadline: Cell<Instant>,
     pings_unanswered: Cell<u8>,
     peer_done: Cell<bool>,
+    /// What the drain has to do with it.
+    pub stand: Cell<Stand>,
     /// What its client has to sign to log in.
     pub challenge: Challenge,
     /// Whether an AUTH frame ever came.
@@ -140,6 +143,7 @@ impl Conn {
             deadline: Cell::new(now + HEAD_WAIT),
             pings_unanswered: Cell::new(0),
             peer_done: Cell::new(false),
+            stand: Cell::default(),
             challenge,
             attempted: Cell::new(false),
             keys: RefCell::default(),
@@ -275,6 +279,7 @@ impl Conn {
         }
         if self.phase.get() < Phase::Cut {
             self.phase.set(Phase::Cut);
+            shard.was_cut(self);
             self.socket.shutdown(Shutdown::Both);
         }
         self.waiting.wake();
@@ -625,6 +630,7 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
     conn.writing.set(false);
     if conn.phase.get() == Phase::Closing {
         conn.phase.set(Phase::Told);
+        shard.flushed(&conn);
         conn.deadline.set(Instant::now() + CLOSE_LINGER);
         conn.socket.shutdown(Shutdown::Write);
         conn.waiting.wake();

@@ -1,8 +1,9 @@
 //! Delays for tests, without blocking the shard: a busy store, at the place where one would be.
 //!
 //! With the cargo feature `hooks`, the file that `BUZZ_HOOKS_FILE` names is read before each store
-//! read and each access check: lines of `history_ms=N` and `access_ms=N`, and `panic_on=TEXT` which
-//! makes a message that contains the text panic. Without the feature nothing here does anything.
+//! read and each access check, and at the start: lines of `history_ms=N`, `access_ms=N` and
+//! `start_ms=N`, and `panic_on=TEXT` which makes a message that contains the text panic. Without the
+//! feature nothing here does anything.
 
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ pub enum Hook {
     History,
     /// Before the access checks of a login.
     Access,
+    /// Before anything is opened.
+    Start,
 }
 
 /// The delay that the hooks file asks for now, if any.
@@ -21,6 +24,7 @@ pub fn delay(hook: Hook) -> Option<Duration> {
     let name = match hook {
         Hook::History => "history_ms",
         Hook::Access => "access_ms",
+        Hook::Start => "start_ms",
     };
     let millis = setting(name)?.parse().ok()?;
     (millis > 0).then(|| Duration::from_millis(millis))

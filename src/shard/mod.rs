@@ -11,6 +11,7 @@
 //! | [`history`] | REQ and COUNT: questions to the store |
 //! | [`login`] | AUTH: who a client is, and whether it is served |
 //! | [`ingest`] | EVENT: checks, store, answer |
+//! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
@@ -20,6 +21,7 @@
 
 pub mod admission;
 pub mod conn;
+pub mod drain;
 pub mod history;
 pub mod hooks;
 pub mod http;
@@ -49,6 +51,8 @@ use rustix::thread::CpuSet;
 use slab::Slab;
 
 use crate::config::Config;
+use crate::drain::ledger::Ledger;
+use crate::drain::run::Part;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits::{
     BATCH_SPARES_MAX, IMBALANCE_MAX, MAILBOX_ITEMS_MAX, RECEIVE_BYTES, SWEEP_INTERVAL,
@@ -80,8 +84,10 @@ pub enum Mail {
     Adopt(OwnedFd, SocketAddr),
     /// End the connections that have logged in with this key: it is banned.
     Ban([u8; 32]),
-    /// Close every connection and accept no more.
-    CloseAll,
+    /// Accept no more, and say how many connections there are.
+    StopAccepting,
+    /// Tell these connections to leave, each at its time.
+    Close(Part),
 }
 
 /// What all threads share.
@@ -98,6 +104,8 @@ pub struct Common {
     pub gates: Gates,
     /// Ids of ephemeral events seen lately.
     pub recent: RecentIds,
+    /// What became of the connections that the drain ended.
+    pub drain: Ledger,
     mail: Box<[Mailbox<Mail>]>,
     /// Sockets of each shard, upgraded or not.
     load: Box<[Padded]>,
@@ -130,6 +138,7 @@ impl Common {
             store,
             gates,
             recent: RecentIds::new(),
+            drain: Ledger::new(shards),
             mail: (0..shards)
                 .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
                 .collect(),
@@ -163,12 +172,13 @@ impl Common {
         self.beats[shard].0.store(since, Ordering::Relaxed);
     }
 
-    /// Tells every shard the same.
-    pub fn tell_all(&self, mail: impl Fn() -> Mail) {
-        for mailbox in &self.mail {
-            // Only a shard that has ended has a closed mailbox, and it needs no word.
-            let _ = mailbox.push_batch_blocking(&mut vec![mail()]);
-        }
+    /// Tells a shard something, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// What was to be told, when the mailbox has no room now.
+    pub fn tell(&self, shard: usize, mail: Mail) -> Result<(), Mail> {
+        self.mail[shard].try_push(mail).map_err(|(mail, _)| mail)
     }
 
     /// The store's way to the shards.
@@ -240,6 +250,7 @@ pub struct Shard {
     pub scratch: RefCell<Vec<u8>>,
     /// Whether new connections are wanted.
     pub accepting: Cell<bool>,
+    listener: RefCell<Option<Rc<Listener>>>,
     driver: Driver,
     conns: RefCell<Slab<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
@@ -323,6 +334,7 @@ impl Shard {
             turns: Turns::start(driver)?,
             scratch: RefCell::new(vec![0; RECEIVE_BYTES]),
             accepting: Cell::new(true),
+            listener: RefCell::default(),
             driver,
             conns: RefCell::default(),
             subscriptions: RefCell::new(Subscriptions::new()),
@@ -339,7 +351,9 @@ impl Shard {
 
     /// The shard's life: sweeps and accepts on the side, and takes its mail.
     async fn run(self: Rc<Self>, listener: Listener) {
-        runtime::spawn(listener::accept(self.clone(), Rc::new(listener)));
+        let listener = Rc::new(listener);
+        self.listener.replace(Some(listener.clone()));
+        runtime::spawn(listener::accept(self.clone(), listener));
         runtime::spawn(self.clone().sweep());
         let gates = self.common.gates;
         runtime::spawn(gates.history.drive(self.id));
@@ -366,13 +380,8 @@ impl Shard {
                     conn.close(self, CloseReason::Banned, code, "banned");
                 }
             }),
-            Mail::CloseAll => {
-                self.accepting.set(false);
-                self.each_conn(|conn| {
-                    let code = Some(close::SERVICE_RESTART);
-                    conn.close(self, CloseReason::Restart, code, "relay restarting");
-                });
-            }
+            Mail::StopAccepting => self.stop_accepting(),
+            Mail::Close(part) => self.start_closes(part),
         }
     }
 
@@ -491,6 +500,7 @@ impl Shard {
 
     fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
+        self.ended(conn);
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
         login::ended(self, conn);
         if conn.is_authenticated() {
