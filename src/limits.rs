@@ -130,6 +130,10 @@ pub const ACCEPT_BACKLOG: i32 = 1_024;
 pub const ACCEPTS_AT_ONCE_MAX: usize = 64;
 /// Time that accepting pauses after an error that will not pass by itself at once.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time that an address in use is tried again, for the sockets of a killed relay to go.
+pub const BIND_WAIT: Duration = Duration::from_secs(2);
+/// Time between two tries.
+pub const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Free ports that are tried before binding port 0 fails.
 pub const BIND_ATTEMPTS_MAX: usize = 16;
 /// Writes of one connection that the store has not answered; then its socket is not read further.
@@ -217,6 +221,9 @@ pub const LOG_LINES_WAITING_MAX: usize = 8_192;
 pub const LOG_FLUSH_MS_MAX: u64 = 1_000;
 /// Period of the metrics recorder's own upkeep, in milliseconds.
 pub const METRICS_UPKEEP_MS: u64 = 5_000;
+
+/// Share of the reader pool that history reads leave to others: one in so many, rounded down.
+pub const HISTORY_RESERVED_DIVISOR: usize = 5;
 
 /// Period of the refresh that reads the flags and applies the limits, in milliseconds.
 pub const FLAGS_REFRESH_MS: u64 = 5_000;

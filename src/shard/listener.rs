@@ -12,10 +12,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::rc::Rc;
+use std::time::Instant;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::limits::{ACCEPT_BACKLOG, ACCEPT_PAUSE, ACCEPTS_AT_ONCE_MAX, BIND_ATTEMPTS_MAX};
+use crate::limits::{
+    ACCEPT_BACKLOG, ACCEPT_PAUSE, ACCEPTS_AT_ONCE_MAX, BIND_ATTEMPTS_MAX, BIND_PAUSE, BIND_WAIT,
+};
 use crate::metrics::AcceptError;
 use crate::shard::Shard;
 use crate::shard::runtime::{self, Listener};
@@ -44,6 +47,10 @@ pub enum BindError {
 
 /// Binds `count` sockets to `address`. Port 0 picks a free one.
 ///
+/// A relay that was killed leaves its address taken for a moment: the kernel takes its rings down
+/// after the process is gone, and they hold the sockets. So an address that is in use although no
+/// relay holds its lock is tried again for [`BIND_WAIT`].
+///
 /// # Errors
 ///
 /// [`BindError::InUse`] if any other process listens there, also one that would share the port.
@@ -52,21 +59,32 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
         io::ErrorKind::AddrInUse => BindError::InUse(address),
         _ => BindError::Failed(address, error),
     };
+    if address.port() != 0 {
+        let lock = lock(address).map_err(failed)?;
+        let until = Instant::now() + BIND_WAIT;
+        loop {
+            match share(address, count) {
+                Ok(listeners) => {
+                    return Ok(Bound {
+                        address,
+                        listeners,
+                        lock,
+                    });
+                }
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    return Err(failed(error));
+                }
+                Err(error) if Instant::now() >= until => return Err(failed(error)),
+                Err(_) => std::thread::sleep(BIND_PAUSE),
+            }
+        }
+    }
     let mut attempts = 0;
     loop {
-        let alone = socket(address, false).map_err(failed)?;
-        let real = alone.local_addr().map_err(failed)?;
-        let real = real.as_socket().unwrap_or(address);
-        let lock = lock(real);
-        drop(alone);
-        let listeners = lock.and_then(|lock| {
-            let listeners: io::Result<Vec<_>> = (0..count)
-                .map(|_| socket(real, true).map(TcpListener::from))
-                .collect();
-            Ok((lock, listeners?))
-        });
+        let free = socket(address, false).and_then(|socket| socket.local_addr());
+        let real = free.map_err(failed)?.as_socket().unwrap_or(address);
         attempts += 1;
-        match listeners {
+        match lock(real).and_then(|lock| Ok((lock, share(real, count)?))) {
             Ok((lock, listeners)) => {
                 return Ok(Bound {
                     address: real,
@@ -74,11 +92,19 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
                     lock,
                 });
             }
-            // A free port that somebody took between two calls: take another.
-            Err(_) if address.port() == 0 && attempts < BIND_ATTEMPTS_MAX => {}
+            // Somebody took the port between two calls: take another.
+            Err(_) if attempts < BIND_ATTEMPTS_MAX => {}
             Err(error) => return Err(failed(error)),
         }
     }
+}
+
+/// Makes sure that the address is nobody's, then binds all sockets to it.
+fn share(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    drop(socket(address, false)?);
+    (0..count)
+        .map(|_| socket(address, true).map(TcpListener::from))
+        .collect()
 }
 
 fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
