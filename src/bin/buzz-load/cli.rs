@@ -327,7 +327,7 @@ fn stored(default: &'static str) -> Arg {
 fn stored_time() -> Arg {
     number(
         "stored-time",
-        "1700000000",
+        "1750000000",
         "Time of the newest stored event, in seconds since 1970",
     )
 }

@@ -227,7 +227,7 @@ impl Work for Login {
         extra.insert("fresh".into(), self.logins.fresh.into());
         Section {
             name: "login",
-            unit: "login",
+            unit: "logins",
             operations: self.flights.answered,
             seconds: self.flights.seconds(),
             latencies: self.flights.latencies(),

@@ -119,7 +119,7 @@ impl Faults {
 pub struct Section {
     /// The workload.
     pub name: &'static str,
-    /// What one operation is: "event", "request", "delivery".
+    /// What operations are, in the plural: "events", "deliveries".
     pub unit: &'static str,
     /// Operations that completed, rightly or wrongly.
     pub operations: u64,
@@ -156,7 +156,7 @@ impl Section {
     /// One line for a human.
     pub fn line(&self) -> String {
         let mut line = format!(
-            "{}: {} {}s in {:.2} s, {:.0} a second",
+            "{}: {} {} in {:.2} s, {:.0} a second",
             self.name,
             self.operations,
             self.unit,
