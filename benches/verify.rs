@@ -28,6 +28,9 @@ struct Derived<'a> {
     sig: &'a str,
 }
 
+/// A name, and what to do with the event of a number.
+type Candidate<'a> = (&'static str, Box<dyn FnMut(usize) + 'a>);
+
 fn main() {
     let (id, key) = ("ab".repeat(32), "cd".repeat(32));
     let content = "A note of a usual length,\nwith a \"quoted\" word and a second line. ".repeat(2);
@@ -49,7 +52,7 @@ fn main() {
     let mut bare = Verifier::new(0);
     let mut cached = Verifier::default();
 
-    let mut candidates: Vec<(&str, Box<dyn FnMut(usize)>)> = vec![
+    let mut candidates: Vec<Candidate<'_>> = vec![
         (
             "signature, key parsed anew",
             Box::new(|n| assert!(bare.verify(&events[n]))),

@@ -218,6 +218,9 @@ pub const LOG_FLUSH_MS_MAX: u64 = 1_000;
 /// Period of the metrics recorder's own upkeep, in milliseconds.
 pub const METRICS_UPKEEP_MS: u64 = 5_000;
 
+/// Share of the reader pool that history reads leave to others: one in so many, rounded down.
+pub const HISTORY_RESERVED_DIVISOR: usize = 5;
+
 /// Period of the refresh that reads the flags and applies the limits, in milliseconds.
 pub const FLAGS_REFRESH_MS: u64 = 5_000;
 /// Longest wait at start for the flag provider, in milliseconds; then the defaults serve.

@@ -9,8 +9,11 @@ use crate::limits;
 use crate::metrics::Metrics;
 
 pub mod admin;
+pub mod caps;
 pub mod logs;
 pub mod pages;
+pub mod refresh;
+pub mod remembered;
 pub mod signals;
 pub mod start;
 

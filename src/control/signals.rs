@@ -67,6 +67,10 @@ impl Signals {
     /// When a handler cannot be put in place.
     pub fn install() -> io::Result<Signals> {
         let signals = Signals::injected();
+        // A file that meets the size limit shall fail its write with EFBIG, which the store answers
+        // as a full disk; the signal's default would end the process. A handler, once in place,
+        // stays, so the stream need not be kept.
+        drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
         let kinds = [
             (SignalKind::terminate(), StopRequest::Terminate),
             (SignalKind::interrupt(), StopRequest::Interrupt),

@@ -12,10 +12,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::admin::{self, Admin, Sources, Status};
+use super::caps::GateControl;
 use super::pages::pages;
+use super::refresh::{Refresh, Shown};
+use super::remembered::Remembered;
 use super::signals::Signals;
-use crate::config::{Config, IoDriver};
+use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
+use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits::{
     HEARTBEAT_STALE, SHARD_START_WAIT, STOP_CLOSES_WAIT, STOP_POLL, STORE_MAP_BYTES_DEFAULT,
@@ -81,6 +85,13 @@ pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
     let pages = pages(&config);
     let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
     store.start_writer(common.sink());
+    let caps = Arc::new(GateControl::new(common.gates));
+    let flags = runtime.block_on(Flags::start(&common.config.flags));
+    let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
+    let mut refresh = Refresh::new(flags, caps.clone(), remembered);
+    // Once before the first connection: a cap holds from the start.
+    refresh.refresh();
+    let shown = refresh.shown();
     let Bound {
         address,
         listeners,
@@ -95,6 +106,8 @@ pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
             metrics,
             status: Arc::new(RelayStatus {
                 common: common.clone(),
+                caps,
+                shown,
                 driver,
                 addresses: [address, health, metrics_address],
             }),
@@ -109,7 +122,20 @@ pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
         [address, health, metrics_address],
     );
 
-    let code = runtime.block_on(stop(&common, signals));
+    let (stop_refresh, stopped) = tokio::sync::oneshot::channel::<()>();
+    let refreshing = runtime.spawn(refresh.run(Refresh::period(), async {
+        // A dropped sender asks for the same.
+        let _ = stopped.await;
+    }));
+    let code = runtime.block_on(async {
+        let code = stop(&common, signals).await;
+        drop(stop_refresh);
+        match refreshing.await {
+            Ok(flags) => flags.close().await,
+            Err(error) => tracing::error!(%error, "the refresh of the limits has ended before"),
+        }
+        code
+    });
     lifecycle.advance(Stage::Stopped);
     drop(lock);
     Ok(code)
@@ -226,9 +252,17 @@ async fn stop(common: &Arc<Common>, mut signals: Signals) -> i32 {
     }
 }
 
+/// Only what LaunchDarkly has delivered is worth remembering: the other providers are at hand at
+/// every start.
+fn remembers(config: &Config) -> bool {
+    config.remember_caps && matches!(config.flags, FlagsChoice::LaunchDarkly { .. })
+}
+
 /// What the health server shows of the relay.
 struct RelayStatus {
     common: Arc<Common>,
+    caps: Arc<GateControl>,
+    shown: Shown,
     driver: Driver,
     addresses: [SocketAddr; 3],
 }
@@ -259,6 +293,8 @@ impl Status for RelayStatus {
                 })
             })
             .collect();
+        self.caps.describe(&self.shown, status);
+        self.shown.describe(status);
         status.insert("driver".to_owned(), self.driver.name().into());
         status.insert(
             "addresses".to_owned(),
@@ -284,5 +320,7 @@ impl Status for RelayStatus {
         );
     }
 
-    fn before_scrape(&self) {}
+    fn before_scrape(&self) {
+        self.caps.show();
+    }
 }

@@ -10,6 +10,11 @@ use crate::metrics::GateName;
 mod environment;
 mod launchdarkly;
 
+#[cfg(test)]
+#[path = "../../tests/common/launchdarkly.rs"]
+#[allow(missing_docs)]
+pub(crate) mod fake;
+
 pub use environment::{Environment, variable_of};
 pub use launchdarkly::{LaunchDarkly, Periods};
 

@@ -21,86 +21,26 @@
 
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 mod drive;
+mod limit;
 mod settle;
+mod slab;
 mod sync;
 mod waiters;
 mod word;
 
 pub use drive::Drive;
+pub use limit::{Applied, Limit, Snapshot};
 
 use settle::Turn;
 use sync::{AtomicU64, CachePadded};
 use waiters::{Left, Look, Waiters};
-use word::{COUNT_MAX, Entry, NO_LIMIT, State, WAITING_MAX};
-
-/// How many permits may be held at once. Ordered: a count is below none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Limit {
-    /// At most so many. The gate counts to 2 097 150; a larger count is that.
-    Count(NonZeroU32),
-    /// No limit. What is in flight is counted all the same, so that a later lowering knows it.
-    None,
-}
-
-impl Limit {
-    /// A limit of `count`, or none if that is 0: the way a limit is shown in metrics.
-    pub const fn from_count(count: u32) -> Limit {
-        match NonZeroU32::new(count) {
-            Some(count) => Limit::Count(count),
-            None => Limit::None,
-        }
-    }
-
-    /// The limit that a flag's value asks for under a ceiling: a positive value up to the
-    /// ceiling; 0, a negative value or no value (a wrong type is no value) is the ceiling.
-    pub fn from_flag(value: Option<i64>, ceiling: Limit) -> Limit {
-        match value {
-            Some(value) if value > 0 => {
-                Limit::from_count(u32::try_from(value).unwrap_or(u32::MAX)).min(ceiling)
-            }
-            _ => ceiling,
-        }
-    }
-
-    /// The count, or 0 for none: the way a limit is shown in metrics.
-    pub const fn as_count(self) -> u32 {
-        match self {
-            Limit::Count(count) => count.get(),
-            Limit::None => 0,
-        }
-    }
-
-    fn field(self) -> u32 {
-        match self {
-            Limit::Count(count) => count.get().min(COUNT_MAX),
-            Limit::None => NO_LIMIT,
-        }
-    }
-
-    fn from_field(field: u32) -> Limit {
-        if field == NO_LIMIT {
-            Limit::None
-        } else {
-            Limit::from_count(field)
-        }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Limit::Count(count) => count.fmt(f),
-            Limit::None => f.write_str("none"),
-        }
-    }
-}
+use word::{Entry, State, WAITING_MAX};
 
 /// Why no permit was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,48 +61,6 @@ impl fmt::Display for Shed {
 }
 
 impl std::error::Error for Shed {}
-
-/// The gate at one instant: all parts come from one load, so they agree with each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// The applied limit.
-    pub limit: Limit,
-    /// Permits held, offers not yet claimed, and at most one reservation of a settle under way.
-    pub in_flight: u32,
-    /// Waiters that have no offer.
-    pub waiting: u32,
-    /// In flight above the limit.
-    pub debt: u32,
-    /// No permit is given any more.
-    pub closed: bool,
-}
-
-impl Snapshot {
-    /// Permits that could be given now; `None` if there is no limit.
-    pub fn free(&self) -> Option<u32> {
-        match self.limit {
-            Limit::Count(count) => Some(count.get().saturating_sub(self.in_flight)),
-            Limit::None => None,
-        }
-    }
-}
-
-/// What a call of [`set_limit`](ConcurrencyGate::set_limit) did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a change of the limit is to be logged"]
-pub struct Applied {
-    /// The limit before.
-    pub old: Limit,
-    /// The limit now, clamped.
-    pub new: Limit,
-}
-
-impl Applied {
-    /// Whether the limit is another than before.
-    pub fn changed(&self) -> bool {
-        self.old != self.new
-    }
-}
 
 /// A limiter shared by all shards; see the [module](self).
 pub struct ConcurrencyGate {
@@ -231,8 +129,7 @@ impl ConcurrencyGate {
         }
     }
 
-    /// Takes a permit if one is free and nobody waits; never queues. It may refuse once for no
-    /// visible reason, while a settle holds a reservation.
+    /// Takes a permit if one is free and nobody waits; never queues.
     ///
     /// # Errors
     ///
@@ -265,12 +162,12 @@ impl ConcurrencyGate {
     /// does nothing.
     pub fn set_limit(&self, limit: Limit) -> Applied {
         let limit = limit.min(self.ceiling);
-        let before = self.state.set_limit(limit.field());
+        let (before, after) = self.state.set_limit(limit.field());
         let applied = Applied {
             old: Limit::from_field(before.limit()),
-            new: Limit::from_field(limit.field()),
+            new: Limit::from_field(after.limit()),
         };
-        if applied.changed() && before.waiting() > 0 {
+        if after.wants_settling() {
             self.settle();
         }
         applied
@@ -283,14 +180,7 @@ impl ConcurrencyGate {
 
     /// Limit, in flight, waiting and debt, from one load.
     pub fn snapshot(&self) -> Snapshot {
-        let word = self.state.load();
-        Snapshot {
-            limit: Limit::from_field(word.limit()),
-            in_flight: word.in_flight(),
-            waiting: word.waiting(),
-            debt: word.in_flight().saturating_sub(word.limit()),
-            closed: word.is_closed(),
-        }
+        Snapshot::of(self.state.load())
     }
 
     /// Closes the gate for good: all waiters end with [`Shed::Closed`], those with an unclaimed
@@ -309,7 +199,7 @@ impl ConcurrencyGate {
     /// One permit back, from a holder or from an offer that nobody took.
     #[inline]
     fn release(&self, count: u32) {
-        if self.state.release(count).waiting() > 0 {
+        if self.state.release(count).wants_settling() {
             self.settle();
         }
     }
@@ -393,9 +283,9 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
         let slot = match self.slot {
             Some(slot) => slot,
             None => {
-                // The order is load-bearing: register on the word, push, settle, park. Registered
-                // first, the count never falls below the queues; settled last, a permit that came
-                // free since the word was read is not left lying.
+                // The order is load-bearing: register on the word, push, look again, park.
+                // Registered first, the count never falls below the queues; looked at last, a
+                // permit that came free before the push is not left lying.
                 match gate.state.enter(gate.waiting_max) {
                     Entry::Admitted => return self.admitted(),
                     Entry::Full => return self.shed(Shed::Full),
@@ -407,7 +297,7 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
                     return self.shed(Shed::Closed);
                 };
                 self.slot = Some(slot);
-                if gate.settle() == 0 {
+                if !gate.state.newest().wants_settling() || gate.settle() == 0 {
                     return Poll::Pending;
                 }
                 slot
@@ -418,8 +308,11 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
             Look::Admitted => self.admitted(),
             Look::Closed => self.shed(Shed::Closed),
             Look::GivenBack => {
-                // If this offers to this very waiter again, the drive will wake it.
-                gate.settle();
+                // Pushed again, so look again. If this very waiter gets the offer, the drive will
+                // wake it.
+                if gate.state.newest().wants_settling() {
+                    gate.settle();
+                }
                 Poll::Pending
             }
             Look::ClosedWithOffer => {
@@ -463,3 +356,6 @@ pub use sync::held_locks;
 
 #[cfg(all(test, not(any(feature = "loom", feature = "shuttle"))))]
 mod tests;
+
+#[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
+mod models;

@@ -1,9 +1,14 @@
 //! Settling: giving free permits to the oldest waiters, by one runner at a time.
 //!
-//! Whoever has cause calls [`ConcurrencyGate::settle`]: after a push, a release, a change of the
-//! limit, a returned offer, always when somebody waits. *Not* only when there seems to be room:
-//! the runner's own reservation can make the gate look full, and a caller that trusted the look
-//! would leave a waiter asleep beside a free permit.
+//! Whoever leaves the word with a free permit and somebody waiting calls
+//! [`ConcurrencyGate::settle`]: a release, a change of the limit, a returned offer, a push. The
+//! first three see it in the very change they make. Who has pushed must look again, *after* the
+//! push, by a read-modify-write: whoever frees a permit later then sees the push, whoever freed
+//! one before is seen. A look before the push, or a plain load, would leave a waiter asleep
+//! beside a free permit.
+//!
+//! The word can be trusted to show a free permit because no runner ever holds one: it moves a
+//! waiter from waiting to in flight in one step, under the lock of that waiter's queue.
 //!
 //! If a runner is at work, the caller leaves it a word, `Again`, and goes. That word is a
 //! read-modify-write even if it is already there, so that what the caller did before it is seen
@@ -15,8 +20,9 @@
 use std::task::Waker;
 
 use super::ConcurrencyGate;
+use super::slab::NOBODY;
 use super::sync::{AtomicU8, Ordering};
-use super::waiters::{NOBODY, Offered};
+use super::waiters::Offered;
 
 const IDLE: u8 = 0;
 const RUNNING: u8 = 1;
@@ -105,13 +111,7 @@ impl ConcurrencyGate {
         let mut offers = 0;
         let mut rounds = 0;
         loop {
-            while self.state.reserve() {
-                if !self.offer_to_oldest(&mut bells) {
-                    // Those who are counted are on their way in or out, and settle themselves.
-                    self.state.release(1);
-                    break;
-                }
-                self.state.unregister(1);
+            while self.state.load().wants_settling() && self.offer_to_oldest(&mut bells) {
                 offers += 1;
             }
             if self.turn.leave() {
@@ -126,7 +126,8 @@ impl ConcurrencyGate {
         offers
     }
 
-    /// Hands a reserved permit to the oldest published waiter. False if there is none.
+    /// Hands a free permit to the oldest published waiter. False if either is missing: those who
+    /// are counted and not published are on their way in or out, and look for themselves.
     fn offer_to_oldest(&self, bells: &mut Bells) -> bool {
         loop {
             let heads = self.shards.iter().map(|shard| (shard.head(), shard));
@@ -137,7 +138,7 @@ impl ConcurrencyGate {
             if ticket == NOBODY {
                 return false;
             }
-            match shard.offer(ticket) {
+            match shard.offer(ticket, &self.state) {
                 Offered::Taken(bell) => {
                     if let Some(waker) = bell {
                         bells.add(waker);
@@ -146,6 +147,7 @@ impl ConcurrencyGate {
                 }
                 // It left between the look and the lock: each look again is paid by a departure.
                 Offered::Moved => {}
+                Offered::NoRoom => return false,
             }
         }
     }

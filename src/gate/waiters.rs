@@ -11,7 +11,7 @@
 //! - each waiter on the list is counted in the word: it was registered before it was pushed, and
 //!   is unregistered only after it was unlinked. The count may exceed the lists, never the
 //!   reverse;
-//! - `head` is the smallest ticket on the waiting list, or [`NOBODY`];
+//! - `head` is the smallest ticket on the waiting list, or [`NOBODY`](super::slab::NOBODY);
 //! - a notice implies that the drive's waker was taken to be woken, or that it has none: then the
 //!   drive is yet to be polled and will look.
 //!
@@ -20,17 +20,12 @@
 
 use std::task::Waker;
 
+use super::slab::{CHUNK_SLOTS, Condition, NIL, NOBODY, Queue, Room, Which};
 use super::sync::{AtomicU64, CachePadded, Lock, Ordering};
 use super::word::{Claim, State};
 
-/// Published by a shard whose waiting list is empty. No ticket reaches it.
-pub(super) const NOBODY: u64 = u64::MAX;
 /// Tasks that the drive wakes per hold of the lock.
 pub(super) const NOTICES_PER_HOLD: usize = 32;
-/// Slots that are allocated together.
-const CHUNK_SLOTS: usize = 64;
-/// No slot.
-const NIL: u32 = u32::MAX;
 
 /// The waiters of one shard.
 pub(super) struct Waiters {
@@ -77,6 +72,8 @@ pub(super) enum Offered {
     Taken(Option<Waker>),
     /// The oldest waiter of this shard is no longer the one seen: look again.
     Moved,
+    /// No permit is free any more.
+    NoRoom,
 }
 
 /// What a drive finds.
@@ -180,12 +177,16 @@ impl Waiters {
         left
     }
 
-    /// Offers a reserved permit to the waiter with this ticket, if it is still the oldest here.
-    pub(super) fn offer(&self, ticket: u64) -> Offered {
+    /// Offers a permit to the waiter with this ticket, if it is still the oldest here and one is
+    /// free. The count moves under the lock, so that the waiter cannot leave in between.
+    pub(super) fn offer(&self, ticket: u64, state: &State) -> Offered {
         let mut queue = self.queue.hold();
         let index = queue.waiting.head;
         if index == NIL || queue.slot(index).ticket != ticket {
             return Offered::Moved;
+        }
+        if !state.grant() {
+            return Offered::NoRoom;
         }
         queue.notify(index, Condition::Offered);
         self.publish(&queue);
@@ -299,253 +300,3 @@ impl Waiters {
         }
     }
 }
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Condition {
-    Free,
-    Waiting,
-    Offered,
-    Shed,
-}
-
-/// One waiter.
-struct Slot {
-    ticket: u64,
-    waker: Option<Waker>,
-    /// Neighbours on the list the slot is on; a free slot uses `next` only.
-    prev: u32,
-    next: u32,
-    condition: Condition,
-    /// Offered or shed, and its task was woken: on no list.
-    noticed: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Which {
-    Waiting,
-    Notices,
-}
-
-struct List {
-    head: u32,
-    tail: u32,
-}
-
-const EMPTY: List = List {
-    head: NIL,
-    tail: NIL,
-};
-
-struct Queue {
-    chunks: Vec<Box<[Slot]>>,
-    /// First of the free slots.
-    free: u32,
-    waiting: List,
-    notices: List,
-    /// The waiter that last returned to its place, while it waits. Those that return do so in the
-    /// order of their tickets, so the next one's place is beside it; a walk from the head would
-    /// make many returns quadratic.
-    returned: u32,
-    /// The waker of the shard's drive, while that has nothing to do.
-    drive: Option<Waker>,
-    driven: bool,
-    ended: bool,
-    closed: bool,
-}
-
-impl Default for Queue {
-    fn default() -> Queue {
-        Queue {
-            chunks: Vec::new(),
-            free: NIL,
-            waiting: EMPTY,
-            notices: EMPTY,
-            returned: NIL,
-            drive: None,
-            driven: false,
-            ended: false,
-            closed: false,
-        }
-    }
-}
-
-impl Queue {
-    fn slot(&mut self, index: u32) -> &mut Slot {
-        &mut self.chunks[index as usize / CHUNK_SLOTS][index as usize % CHUNK_SLOTS]
-    }
-
-    fn list(&mut self, which: Which) -> &mut List {
-        match which {
-            Which::Waiting => &mut self.waiting,
-            Which::Notices => &mut self.notices,
-        }
-    }
-
-    /// Links a slot behind `prev`, at the front if that is none.
-    fn link(&mut self, which: Which, index: u32, prev: u32) {
-        let next = match prev {
-            NIL => std::mem::replace(&mut self.list(which).head, index),
-            prev => std::mem::replace(&mut self.slot(prev).next, index),
-        };
-        match next {
-            NIL => self.list(which).tail = index,
-            next => self.slot(next).prev = index,
-        }
-        let slot = self.slot(index);
-        (slot.prev, slot.next) = (prev, next);
-    }
-
-    fn unlink(&mut self, which: Which, index: u32) {
-        if self.returned == index {
-            self.returned = NIL;
-        }
-        let slot = self.slot(index);
-        let (prev, next) = (slot.prev, slot.next);
-        match prev {
-            NIL => self.list(which).head = next,
-            prev => self.slot(prev).next = next,
-        }
-        match next {
-            NIL => self.list(which).tail = prev,
-            next => self.slot(next).prev = prev,
-        }
-    }
-
-    /// Moves a waiter to the notices, with an answer.
-    fn notify(&mut self, index: u32, answer: Condition) {
-        self.unlink(Which::Waiting, index);
-        let tail = self.notices.tail;
-        self.link(Which::Notices, index, tail);
-        let slot = self.slot(index);
-        (slot.condition, slot.noticed) = (answer, false);
-    }
-
-    /// Puts an offered waiter back among the waiting, where its old ticket belongs.
-    fn return_to_place(&mut self, index: u32) {
-        if !self.slot(index).noticed {
-            self.unlink(Which::Notices, index);
-        }
-        let ticket = self.slot(index).ticket;
-        let mut prev = self.returned;
-        while prev != NIL && self.slot(prev).ticket > ticket {
-            prev = self.slot(prev).prev;
-        }
-        loop {
-            let next = if prev == NIL {
-                self.waiting.head
-            } else {
-                self.slot(prev).next
-            };
-            if next == NIL || self.slot(next).ticket > ticket {
-                break;
-            }
-            prev = next;
-        }
-        self.link(Which::Waiting, index, prev);
-        self.slot(index).condition = Condition::Waiting;
-        self.returned = index;
-    }
-
-    /// Stores a waker, and hands out the one it replaces.
-    fn keep_waker(&mut self, index: u32, waker: &Waker) -> Option<Waker> {
-        let kept = &mut self.slot(index).waker;
-        match kept {
-            Some(kept) if kept.will_wake(waker) => None,
-            _ => kept.replace(waker.clone()),
-        }
-    }
-
-    fn shed_waiting(&mut self) -> u32 {
-        let mut count = 0;
-        while self.waiting.head != NIL {
-            let index = self.waiting.head;
-            self.notify(index, Condition::Shed);
-            count += 1;
-        }
-        count
-    }
-
-    fn shed_offered(&mut self) -> u32 {
-        let mut count = 0;
-        // A slot keeps its list: one not yet noticed is woken with the others, and finds this.
-        for slot in self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()) {
-            if slot.condition == Condition::Offered {
-                slot.condition = Condition::Shed;
-                count += 1;
-            }
-        }
-        count
-    }
-
-    fn take_free(&mut self) -> u32 {
-        let index = self.free;
-        self.free = self.slot(index).next;
-        index
-    }
-
-    /// Frees a slot that is not on the waiting list, and hands out its waker.
-    fn free_slot(&mut self, index: u32) -> Option<Waker> {
-        let slot = self.slot(index);
-        let answered = matches!(slot.condition, Condition::Offered | Condition::Shed);
-        if answered && !slot.noticed {
-            self.unlink(Which::Notices, index);
-        }
-        let free = std::mem::replace(&mut self.free, index);
-        let slot = self.slot(index);
-        (slot.condition, slot.next) = (Condition::Free, free);
-        slot.waker.take()
-    }
-
-    /// Takes in a chunk of slots, if `room` has one that fits.
-    fn grow(&mut self, room: &mut Room) -> bool {
-        if self.chunks.len() == self.chunks.capacity() {
-            if room.chunks.capacity() <= self.chunks.len() {
-                return false;
-            }
-            std::mem::swap(&mut self.chunks, &mut room.chunks);
-            self.chunks.append(&mut room.chunks);
-        }
-        let Some(mut chunk) = room.chunk.take() else {
-            return false;
-        };
-        let first = (self.chunks.len() * CHUNK_SLOTS) as u32;
-        for (slot, index) in chunk.iter_mut().zip(first..) {
-            slot.next = index + 1;
-        }
-        chunk[CHUNK_SLOTS - 1].next = self.free;
-        self.free = first;
-        self.chunks.push(chunk);
-        true
-    }
-}
-
-/// Memory made outside the lock, for a queue that has no free slot.
-#[derive(Default)]
-struct Room {
-    chunk: Option<Box<[Slot]>>,
-    /// A longer list of chunks, for when the old one is full as well.
-    chunks: Vec<Box<[Slot]>>,
-}
-
-impl Room {
-    /// Room for a queue that has `chunks` of them. The list doubles, with a slot to spare in case
-    /// another thread grows the queue meanwhile.
-    fn after(chunks: usize) -> Room {
-        let slot = || Slot {
-            ticket: NOBODY,
-            waker: None,
-            prev: NIL,
-            next: NIL,
-            condition: Condition::Free,
-            noticed: false,
-        };
-        Room {
-            chunk: Some((0..CHUNK_SLOTS).map(|_| slot()).collect()),
-            chunks: Vec::with_capacity(2 * chunks + 2),
-        }
-    }
-}
-
-/// Bytes that a waiter takes in the slab; its future is on the caller's side.
-pub(super) const SLOT_BYTES: usize = size_of::<Slot>();
-const _: () = assert!(SLOT_BYTES <= 48);

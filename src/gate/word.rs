@@ -72,6 +72,11 @@ impl Word {
         Word(self.0 & !(u64::from(FIELD_MAX) << LIMIT_SHIFT) | u64::from(limit) << LIMIT_SHIFT)
     }
 
+    /// Somebody waits and a permit is free: the one cause to settle.
+    pub(super) fn wants_settling(self) -> bool {
+        self.waiting() > 0 && self.has_room() && !self.is_closed()
+    }
+
     fn has_room(self) -> bool {
         self.in_flight() < self.limit()
     }
@@ -154,19 +159,25 @@ impl State {
         }
     }
 
-    /// Counts one more in flight on account of a waiter, if someone waits and there is room.
-    pub(super) fn reserve(&self) -> bool {
+    /// Moves one waiter from waiting to in flight, if there is room. The caller holds the lock of
+    /// a queue that has one.
+    pub(super) fn grant(&self) -> bool {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            let now = Word(word);
-            if now.waiting() == 0 || now.is_closed() || !now.has_room() {
+            if !Word(word).wants_settling() {
                 return false;
             }
-            match self.swap(word, word + ONE_IN_FLIGHT) {
+            match self.swap(word, word - ONE_WAITING + ONE_IN_FLIGHT) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// The newest value, by a read-modify-write that changes nothing. Whoever changes the word
+    /// after it sees what the caller did before it: a plain load promises neither.
+    pub(super) fn newest(&self) -> Word {
+        Word(self.0.fetch_or(0, Ordering::AcqRel))
     }
 
     /// Gives back `count` places in flight, and says what is left. Under debt this retires them.
@@ -189,34 +200,32 @@ impl State {
     /// Accepts an offer, or under debt gives it back. The giving back is one step: between two,
     /// a newcomer would see nobody waiting and walk past.
     ///
-    /// The acceptance swaps the word for itself, so that it is decided on the newest value and
-    /// not on a stale one: it comes before or after each change of the limit, never beside it.
+    /// The acceptance writes nothing, so it needs no swap: it happens at the load.
     pub(super) fn claim(&self) -> Claim {
-        let mut word = self.0.load(Ordering::Relaxed);
+        let mut word = self.0.load(Ordering::Acquire);
         loop {
             let now = Word(word);
-            let (next, claim) = if now.is_closed() {
-                (word, Claim::Closed)
+            if now.is_closed() {
+                return Claim::Closed;
             } else if now.in_flight() <= now.limit() {
-                (word, Claim::Admitted)
+                return Claim::Admitted;
             } else if now.waiting() == FIELD_MAX {
-                (word, Claim::Full)
-            } else {
-                (word - ONE_IN_FLIGHT + ONE_WAITING, Claim::GivenBack)
-            };
-            match self.swap(word, next) {
-                Ok(_) => return claim,
+                return Claim::Full;
+            }
+            match self.swap(word, word - ONE_IN_FLIGHT + ONE_WAITING) {
+                Ok(_) => return Claim::GivenBack,
                 Err(now) => word = now,
             }
         }
     }
 
-    /// Writes the limit's field, and says what the word was.
-    pub(super) fn set_limit(&self, limit: u32) -> Word {
+    /// Writes the limit's field, and says what the word was and is.
+    pub(super) fn set_limit(&self, limit: u32) -> (Word, Word) {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            match self.swap(word, Word(word).with_limit(limit).0) {
-                Ok(before) => return Word(before),
+            let next = Word(word).with_limit(limit);
+            match self.swap(word, next.0) {
+                Ok(before) => return (Word(before), next),
                 Err(now) => word = now,
             }
         }
@@ -229,6 +238,6 @@ impl State {
 
     fn swap(&self, from: u64, to: u64) -> Result<u64, u64> {
         self.0
-            .compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Acquire)
     }
 }

@@ -132,3 +132,102 @@ fn split_port(authority: &str) -> Result<(&str, Option<u16>), RelayUrlError> {
         _ => Err(RelayUrlError("the port is not a number up to 65535")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nostr::testing::Author;
+
+    const NOW: u64 = 1_700_000_000;
+
+    fn check_with(kind: u16, tags: &[&[&str]], created_at: u64) -> Result<(), String> {
+        let url = RelayUrl::parse("wss://relay.example.com").unwrap();
+        let event = Author::new(1).event(created_at, kind, tags, "");
+        check(&event, "c0ffee", &url, NOW).map_err(|reason| reason.to_string())
+    }
+
+    #[test]
+    fn a_login_names_kind_challenge_relay_and_time() {
+        let good: &[&[&str]] = &[
+            &["relay", "wss://relay.example.com/"],
+            &["challenge", "c0ffee"],
+        ];
+        for created_at in [NOW - 600, NOW, NOW + 600] {
+            assert_eq!(check_with(22_242, good, created_at), Ok(()));
+        }
+        let refused = |kind, tags, created_at| {
+            let reason = check_with(kind, tags, created_at).unwrap_err();
+            assert!(reason.starts_with("auth-required: "), "{reason}");
+            reason
+        };
+        assert!(refused(22_243, good, NOW).contains("kind"));
+        assert!(refused(22_242, good, NOW - 601).contains("created_at"));
+        assert!(refused(22_242, good, NOW + 601).contains("created_at"));
+        assert!(refused(22_242, good, 0).contains("created_at"));
+        assert!(refused(22_242, &good[..1], NOW).contains("challenge"));
+        assert!(refused(22_242, &good[1..], NOW).contains("relay"));
+        let other: &[&[&str]] = &[good[0], &["challenge", "C0FFEE"], good[1]];
+        assert!(
+            refused(22_242, other, NOW).contains("challenge"),
+            "the first tag decides"
+        );
+        let other: &[&[&str]] = &[&["relay", "wss://relay.example.org"], good[1]];
+        assert!(refused(22_242, other, NOW).contains("relay"));
+        let other: &[&[&str]] = &[&["relay"], good[1]];
+        assert!(refused(22_242, other, NOW).contains("relay"));
+    }
+
+    #[test]
+    fn urls_are_compared_after_normalization() {
+        let same = [
+            ("wss://relay.example.com", "WSS://Relay.Example.COM:443//"),
+            ("ws://localhost:3000", "ws://LOCALHOST:03000/"),
+            ("ws://relay", "ws://relay:80"),
+            ("ws://relay", "ws://relay:/"),
+            ("ws://[::1]:3000/a/B", "ws://[::1]:3000/a/B/"),
+            ("wss://relay/?x=1", "wss://relay:443?x=1"),
+        ];
+        for (one, two) in same {
+            assert!(RelayUrl::parse(one).unwrap().is(two), "{one} {two}");
+        }
+        let other = [
+            ("wss://relay", "ws://relay"),
+            ("ws://relay:443", "ws://relay"),
+            ("wss://relay/a", "wss://relay/A"),
+            ("wss://relay/a", "wss://relay"),
+            ("wss://relay", "wss://relay.evil"),
+            ("wss://relay", "wss://relay?x"),
+            ("wss://relay", "https://relay"),
+            ("wss://relay", "relay"),
+        ];
+        for (one, two) in other {
+            assert!(!RelayUrl::parse(one).unwrap().is(two), "{one} {two}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_relay_url_is_refused() {
+        let bad = [
+            "",
+            "ws:",
+            "ws://",
+            "ws:///a",
+            "ws://:80",
+            "ws://a:b",
+            "ws://a:65536",
+            "ws://a:-1",
+            "ws://a:+1",
+            "ws://[]",
+            "ws://[::1]x",
+            "ws://a]",
+            "ws://u@a",
+            "ws://a#b",
+            "ws://a b",
+            " ws://a",
+            "http://a",
+        ];
+        for text in bad {
+            assert!(RelayUrl::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -12,9 +12,9 @@ use std::{fmt, marker::PhantomData};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{
+    cursor::decode_hex,
     event::Event,
     reason::{Prefix, Reason},
-    scan::decode_hex,
 };
 use crate::limits::FILTER_KEY_CHARS_SHOWN_MAX;
 
@@ -403,3 +403,6 @@ impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for StrSeed<F> {
         (self.0)(text).ok_or_else(|| E::custom(""))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,3 +120,58 @@ const EVENT_MESSAGE_BYTES_MIN: usize = {
     let shell = r#"["EVENT",{"id":"","pubkey":"","created_at":0,"kind":0,"tags":[],"content":"","sig":""}]"#;
     shell.len() + 64 + 64 + 128
 };
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::nostr::testing::Author;
+
+    const BOUNDS: Bounds = Bounds {
+        frame_bytes: 1_024,
+        subscriptions: 7,
+        subid_length: 64,
+        limit_max: 1_000,
+        limit_default: 500,
+        created_at_past_seconds: None,
+        created_at_future_seconds: 900,
+        auth_required: true,
+        restricted_writes: false,
+    };
+
+    #[test]
+    fn the_document_states_the_bounds_and_leaves_out_what_is_unset() {
+        let info = Info {
+            name: Some("a \"relay\"".into()),
+            description: None,
+            pubkey: None,
+            contact: None,
+            supported_nips: vec![1, 11],
+            software: None,
+            version: "0.1.0".into(),
+            limitation: Limitation::of(&BOUNDS),
+        };
+        let document: serde_json::Value = serde_json::from_str(&info.to_json()).unwrap();
+        let expected = json!({
+            "name": "a \"relay\"", "supported_nips": [1, 11], "version": "0.1.0",
+            "limitation": {
+                "max_message_length": 1_024, "max_subscriptions": 7, "max_limit": 1_000,
+                "max_subid_length": 64, "max_event_tags": 5_000, "max_content_length": 681,
+                "min_pow_difficulty": 0, "auth_required": true, "payment_required": false,
+                "restricted_writes": false, "created_at_upper_limit": 900, "default_limit": 500,
+            },
+        });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn the_longest_content_just_fits_a_message() {
+        let length = Limitation::of(&BOUNDS).max_content_length;
+        let event = Author::new(1).event::<&str>(0, 0, &[], &"x".repeat(length));
+        assert_eq!(
+            format!("[\"EVENT\",{}]", event.json()).len(),
+            BOUNDS.frame_bytes
+        );
+    }
+}

@@ -13,9 +13,9 @@ use serde::de::{Deserializer as _, Error as _, IgnoredAny, SeqAccess, Visitor};
 
 pub use super::reason::{Prefix, Reason};
 use super::{
+    cursor::Cursor,
     event::{Event, EventError},
     filter::{Budget, Filter, FilterSeed},
-    scan::Cursor,
     text::{escape_into, unescape},
 };
 use crate::limits::{
@@ -87,6 +87,20 @@ pub enum MessageError {
         /// What is wrong.
         reason: Reason,
     },
+}
+
+impl MessageError {
+    /// Appends the one answer that the client is owed: `OK` false, `CLOSED` or `NOTICE`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Auth(error) | Self::Event(error) => match &error.id {
+                Some(id) => write_ok(out, id, false, Some(&error.reason)),
+                None => write_notice(out, &error.reason.to_string()),
+            },
+            Self::Notice(reason) => write_notice(out, &reason.to_string()),
+            Self::Sub { sub, reason } => write_closed(out, sub, reason),
+        }
+    }
 }
 
 /// A subscription id, held as its canonical JSON text, quotes included: identity and wire form at
@@ -346,56 +360,4 @@ impl<'de> Visitor<'de> for FiltersVisitor<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::nostr::testing::Author;
-
-    fn parse(text: &str) -> Result<ClientMessage, MessageError> {
-        ClientMessage::parse(text, &ParseBounds::default())
-    }
-
-    #[test]
-    fn events_are_read_with_and_without_white_space() {
-        let json = Author::new(1).json(5, 1, &[&["t", "x"]], "hi");
-        let spaced = json
-            .replace(',', " ,\n")
-            .replace('[', "[\t")
-            .replace(':', " : ");
-        for text in [
-            format!("[\"EVENT\",{json}]"),
-            format!(" [ \"EVENT\" , {spaced} ] "),
-            format!("[\"\\u0045VENT\",{json}]"),
-        ] {
-            let Ok(ClientMessage::Event(event)) = parse(&text) else {
-                panic!("{text}")
-            };
-            assert_eq!(event.json(), json);
-            assert!(event.id_matches());
-        }
-        let Ok(ClientMessage::Auth(event)) = parse(&format!("[\"AUTH\",{json}]")) else {
-            panic!()
-        };
-        assert_eq!(event.json(), json);
-    }
-
-    #[test]
-    fn requests_are_read() {
-        let Ok(ClientMessage::Req { sub, filters }) =
-            parse(r##"["REQ","a\u0022b",{"kinds":[3,1,1]},{"#t":["x"],"limit":0}]"##)
-        else {
-            panic!()
-        };
-        assert_eq!(sub.as_json(), r#""a\"b""#);
-        assert_eq!(filters[0].kinds, Some(vec![1, 3]));
-        assert_eq!(filters[1].tags, [(b't', vec![b"x"[..].into()])]);
-        assert_eq!(filters[1].limit, Some(0));
-        assert!(matches!(
-            parse(r#"["COUNT","a",{}]"#),
-            Ok(ClientMessage::Count { .. })
-        ));
-        assert!(matches!(
-            parse(r#"[ "CLOSE" , "a" ]"#),
-            Ok(ClientMessage::Close { .. })
-        ));
-    }
-}
+mod tests;

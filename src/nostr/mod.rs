@@ -7,6 +7,7 @@
 //! | [`kind`] | the classes of kinds (NIP-01) |
 //! | [`reason`] | the machine-readable reason of an `OK` or a `CLOSED` |
 //! | `text` | JSON strings: scan, unescape, canonical escapes |
+//! | `cursor` | a place in a JSON text, and its tokens |
 //! | `scan` | one pass over an event's JSON |
 //! | [`event`] | an event, its normalized JSON, its precomputed index tags |
 //! | [`filter`] | filters, and whether an event passes |
@@ -16,6 +17,7 @@
 //! | [`info`] | the NIP-11 document |
 
 pub mod auth;
+mod cursor;
 pub mod event;
 pub mod filter;
 pub mod info;

@@ -317,6 +317,7 @@ fn mutate(text: &str, edits: &[(u16, u8, u8)]) -> String {
         'A',
         'a',
         '/',
+        '\u{c}',
         '\0',
         '\u{7f}',
         'é',

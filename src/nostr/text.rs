@@ -186,3 +186,42 @@ fn unicode_escape(bytes: &[u8]) -> Option<(char, usize)> {
     let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
     Some((char::from_u32(code)?, 12))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_found_at_every_place() {
+        for length in 0..40 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    // The worst neighbours: bytes around which a word's tests could borrow.
+                    for filler in [b' ', b'!', b'#', b']', b'[', 0x7f, 0x80, 0xff] {
+                        let mut bytes = vec![filler; length];
+                        bytes[at] = byte;
+                        let special = byte < 0x20 || byte == b'"' || byte == b'\\';
+                        let expected = if special { at } else { length };
+                        assert_eq!(plain_end(&bytes, 0), expected, "{bytes:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn text_that_was_never_checked_does_not_panic() {
+        for text in [
+            "\\",
+            "a\\",
+            "\\u",
+            "\\u12",
+            "\\ud800",
+            "\\ud800\\u0041",
+            "\\é",
+            "é\\x",
+        ] {
+            let _ = unescape(text);
+        }
+    }
+}

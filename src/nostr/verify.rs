@@ -148,4 +148,38 @@ mod tests {
         let event = Event::parse(&json.replace(&key, &"f".repeat(64))).unwrap();
         assert!(!Verifier::default().verify(&event));
     }
+
+    #[test]
+    fn the_two_latest_good_keys_of_a_set_are_remembered() {
+        let mut verifier = Verifier::new(2);
+        let authors: Vec<Author> = (0..4).map(Author::new).collect();
+        let events: Vec<Event> = authors.iter().map(|author| author.note(1, "x")).collect();
+        let held = |verifier: &Verifier| -> Vec<usize> {
+            let keys: Vec<[u8; 32]> = verifier
+                .sets
+                .iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.bytes)
+                .collect();
+            (0..4)
+                .filter(|&n| keys.contains(authors[n].pubkey()))
+                .collect()
+        };
+        for (n, expected) in [
+            (0, vec![0]),
+            (1, vec![0, 1]),
+            (0, vec![0, 1]),
+            (2, vec![0, 2]),
+        ] {
+            assert!(verifier.verify(&events[n]));
+            assert_eq!(held(&verifier), expected, "after author {n}");
+        }
+        // A key whose signature is bad pushes nobody out.
+        let forged = events[2]
+            .json()
+            .replace(&authors[2].pubkey_hex(), &authors[3].pubkey_hex());
+        assert!(!verifier.verify(&Event::parse(&forged).unwrap()));
+        assert_eq!(held(&verifier), [0, 2]);
+    }
 }

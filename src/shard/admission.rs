@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use metrics::Histogram;
 
 use crate::gate::{ConcurrencyGate, Limit, Permit, Shed};
-use crate::limits::{AUTH_WAIT, HISTORY_WAIT, READS_AT_ONCE_MAX};
+use crate::limits::{AUTH_WAIT, HISTORY_RESERVED_DIVISOR, HISTORY_WAIT, READS_AT_ONCE_MAX};
 use crate::metrics::{GateMetrics, GateName, ShedReason};
 use crate::shard::conn::Conn;
 use crate::shard::runtime;
@@ -28,7 +28,7 @@ pub struct Gates {
 impl Gates {
     /// Makes the gates: `history` with a ceiling of `pool - pool / 5` reads, `auth` without one.
     pub fn new(shards: usize, pool: usize, connections_max: usize) -> Gates {
-        let ceiling = Limit::from_count(u32::try_from(pool - pool / 5).unwrap_or(u32::MAX));
+        let ceiling = history_ceiling(pool);
         let waiting_max = u32::try_from(connections_max).unwrap_or(u32::MAX);
         let reads_max = waiting_max.saturating_mul(READS_AT_ONCE_MAX as u32);
         let gate = |ceiling, waiting| {
@@ -48,6 +48,12 @@ impl Gates {
             GateName::Auth => self.auth,
         }
     }
+}
+
+/// What history reads may take of the reader pool; a pool under 5 reserves nothing.
+fn history_ceiling(pool: usize) -> Limit {
+    let ceiling = pool - pool / HISTORY_RESERVED_DIVISOR;
+    Limit::from_count(u32::try_from(ceiling).unwrap_or(u32::MAX))
 }
 
 /// One gate as a shard's connections meet it.
@@ -160,4 +166,16 @@ pub async fn unless_ended<T>(conn: &Conn, work: impl Future<Output = T>) -> Opti
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_ceiling_follows_the_reader_pool() {
+        for (pool, ceiling) in [(50, 40), (10, 8), (5, 4), (4, 4), (1, 1)] {
+            assert_eq!(history_ceiling(pool), Limit::from_count(ceiling), "{pool}");
+        }
+    }
 }

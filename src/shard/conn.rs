@@ -513,6 +513,7 @@ impl Conn {
             None => {
                 let mut outbox = self.outbox.borrow_mut();
                 outbox.push_live(&sub.id, event);
+                shard.metrics.events_delivered.increment(1);
                 true
             }
         });

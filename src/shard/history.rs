@@ -149,6 +149,7 @@ fn login_first(shard: &Shard, conn: &Conn) -> Option<Reason> {
 
 /// Starts a read, or lets it wait behind the connection's other reads.
 fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
+    shard.metrics.queries.of(read.kind()).increment(1);
     {
         let mut reads = conn.reads.borrow_mut();
         let reads = reads.get_or_insert_default();
@@ -287,9 +288,7 @@ fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
             });
         }
     }
-    let kind = read.kind();
-    shard.metrics.queries.of(kind).increment(1);
-    let seconds = shard.metrics.query_seconds.of(kind);
+    let seconds = shard.metrics.query_seconds.of(read.kind());
     seconds.record(read.started.elapsed());
 }
 

@@ -262,9 +262,12 @@ fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
 
 /// The peer broke the protocol: say so, where it can still be said.
 fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
-    let mut why = CloseReason::Protocol;
+    let why = match fault {
+        Fault::NotUtf8 => CloseReason::NotUtf8,
+        _ if fault.is_too_big() => CloseReason::TooBig,
+        _ => CloseReason::Protocol,
+    };
     if fault.is_too_big() {
-        why = CloseReason::TooBig;
         let bytes = shard.config.frame_bytes_max;
         conn.send(shard, |outbox| {
             outbox.push_text(|out| {

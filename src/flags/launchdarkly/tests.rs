@@ -3,10 +3,7 @@ use crate::control::logs::capture;
 use serde_json::{Value, json};
 use tracing::level_filters::LevelFilter;
 
-#[path = "../../../tests/common/launchdarkly.rs"]
-mod fake;
-
-use fake::{Fake, Mode};
+use crate::flags::fake::{Fake, Mode};
 
 const KEY: &str = "sdk-hush-0123456789";
 const HISTORY: &str = key_of(GateName::HistoryReads);

@@ -167,8 +167,8 @@ fn overtake_bound() {
     let mut waiters: Vec<_> = [2, 0, 1, 1, 0, 2, 0].map(|shard| wait(&gate, shard)).into();
     drop(held);
     for next in 0..waiters.len() {
-        for other in next + 1..waiters.len() {
-            assert!(waiters[other].poll().is_pending(), "{other} before {next}");
+        for other in &mut waiters[next + 1..] {
+            assert!(other.poll().is_pending(), "a later one before {next}");
         }
         drop(admitted(waiters[next].poll()));
     }
@@ -187,7 +187,7 @@ fn bounded_queue() {
     drop((waiters, held));
     assert_quiescent(&gate);
     // The memory of a waiter: its slot and its future.
-    let bytes = waiters::SLOT_BYTES + size_of::<Acquire<&ConcurrencyGate>>();
+    let bytes = slab::SLOT_BYTES + size_of::<Acquire<&ConcurrencyGate>>();
     assert!(bytes < 128, "{bytes} bytes a waiter");
 }
 

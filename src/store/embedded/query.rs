@@ -148,7 +148,9 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         sink: &mut dyn FnMut(&str),
     ) -> Result<bool, StoreError> {
         let given = !self.given.is_empty() && self.given.contains(&seq);
-        if !given {
+        // What the index leaves open is open for an event given before, too: only what this filter
+        // asks for counts towards its limit.
+        if !given || self.scan.needs_event() {
             meter.entry();
             let Some(json) = view.tables.json(view.txn, seq)? else {
                 return Ok(true);
@@ -156,13 +158,15 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
             if !self.scan.event_matches(json)? {
                 return Ok(true);
             }
-            if !meter.has_room(json.len()) {
-                return Ok(false);
-            }
-            sink(json);
-            meter.bytes(json.len());
-            if self.scan.is_more_than_last() {
-                self.given.insert(seq);
+            if !given {
+                if !meter.has_room(json.len()) {
+                    return Ok(false);
+                }
+                sink(json);
+                meter.bytes(json.len());
+                if self.scan.is_more_than_last() {
+                    self.given.insert(seq);
+                }
             }
         }
         self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(1));

@@ -333,7 +333,7 @@ fn run(pool: &[Event], steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 768, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
     #[test]
     fn the_store_is_a_list(pool in events(), steps in steps()) {
         run(&pool, steps);
