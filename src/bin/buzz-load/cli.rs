@@ -147,7 +147,11 @@ fn workloads() -> Vec<Command> {
                 .long("relay-url")
                 .value_name("URL")
                 .help("The relay's own name for itself, in the AUTH [default: --url]"),
-            number("users", "1000", "Keys that log in"),
+            number(
+                "users",
+                "1000",
+                "Keys that log in: one a connection, in turn",
+            ),
             switch(
                 "fresh",
                 "A connection for each login: connect, challenge, login, close",
