@@ -24,10 +24,14 @@ def need(program, package):
     return path
 
 
+def target():
+    """Where cargo builds."""
+    return os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+
+
 def load_program():
     """The path of buzz-load: $BUZZ_LOAD, else the release build of this checkout."""
-    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
-    path = os.environ.get("BUZZ_LOAD", os.path.join(target, "release", "buzz-load"))
+    path = os.environ.get("BUZZ_LOAD", os.path.join(target(), "release", "buzz-load"))
     if not os.path.exists(path):
         fail(f"{path} is missing. Build it: cargo build --release --bin buzz-load")
     return path

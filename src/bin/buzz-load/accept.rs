@@ -84,7 +84,7 @@ impl Work for Accept {
     fn section(&self) -> Section {
         Section {
             name: "accept",
-            unit: "connection",
+            unit: "connections",
             operations: self.flights.answered,
             seconds: self.flights.seconds(),
             latencies: self.flights.latencies(),

@@ -148,7 +148,11 @@ fn workloads() -> Vec<Command> {
                 .long("relay-url")
                 .value_name("URL")
                 .help("The relay's own name for itself, in the AUTH [default: --url]"),
-            number("users", "1000", "Keys that log in"),
+            number(
+                "users",
+                "1000",
+                "Keys that log in: one a connection, in turn",
+            ),
             switch(
                 "fresh",
                 "A connection for each login: connect, challenge, login, close",
@@ -351,7 +355,7 @@ fn stored(default: &'static str) -> Arg {
 fn stored_time() -> Arg {
     number(
         "stored-time",
-        "1700000000",
+        "1750000000",
         "Time of the newest stored event, in seconds since 1970",
     )
 }

@@ -22,7 +22,7 @@ use crate::limits;
 use crate::wire::ShortId;
 
 /// The time of the newest stored event; each older one is [`STORED_SECONDS_STEP`] earlier.
-pub const STORED_TIME_DEFAULT: u64 = 1_700_000_000;
+pub const STORED_TIME_DEFAULT: u64 = 1_750_000_000;
 /// Seconds between two stored events.
 pub const STORED_SECONDS_STEP: u64 = 60;
 /// Authors of stored events; as many write fresh ones.

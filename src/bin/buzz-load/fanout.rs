@@ -312,7 +312,7 @@ impl Work for Fanout {
         extra.insert("reordered".into(), self.reordered.into());
         Section {
             name: "fanout",
-            unit: "delivery",
+            unit: "deliveries",
             operations: self.deliveries,
             seconds: self.last_at.saturating_sub(self.first_at) as f64 / 1e9,
             latencies: vec![

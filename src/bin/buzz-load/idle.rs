@@ -155,7 +155,7 @@ impl Work for Idle {
         extra.insert("subscribed".into(), self.subscribed.into());
         Section {
             name: "idle",
-            unit: "connection",
+            unit: "connections",
             operations: self.held(),
             seconds: self.settle as f64 / 1e9,
             latencies: Vec::new(),

@@ -1,8 +1,8 @@
 //! `login`: NIP-42. Every AUTH must get an OK that accepts it.
 //!
-//! By default connections stay open and log in over and over, a challenge being good for as long
-//! as its connection (NIP-42): so all logins are signed before the clock starts, and what is
-//! measured is the login alone. With `fresh`, an operation is a whole visit: connect, upgrade,
+//! By default connections stay open and each logs in its one user over and over, a challenge being
+//! good for as long as its connection (NIP-42): so all logins are signed before the clock starts,
+//! and what is measured is the login alone. With `fresh`, an operation is a whole visit: connect, upgrade,
 //! challenge, login, close; there the signature is made between, and is part of the latency.
 
 use secp256k1::Keypair;
@@ -19,7 +19,7 @@ use crate::wire::{self, Message, ShortId};
 pub struct Logins {
     /// The relay's URL as it knows itself.
     pub relay: String,
-    /// Users; they take turns.
+    /// Users: one a connection, in turn.
     pub keypairs: Vec<Keypair>,
     /// The time that logins carry, in seconds since 1970.
     pub now: u64,
@@ -42,7 +42,8 @@ pub struct Login {
     flights: Flights,
     logins: Logins,
     lanes: Vec<Lane>,
-    next_user: usize,
+    /// Logins signed so far.
+    signed: usize,
     owner: usize,
     /// Lanes that are open and have a challenge, or failed.
     challenged: usize,
@@ -61,25 +62,25 @@ impl Login {
             flights,
             logins,
             lanes,
-            next_user: 0,
+            signed: 0,
             owner: 0,
             challenged: 0,
         }
     }
 
-    fn sign(&mut self, challenge: &str) -> Signed {
-        let user = self.next_user;
-        self.next_user += 1;
+    fn sign(&mut self, user: usize, challenge: &str) -> Signed {
+        self.signed += 1;
         let keypair = &self.logins.keypairs[user % self.logins.keypairs.len()];
-        // Users repeat; a second between their rounds keeps their logins' ids apart.
-        let now = self.logins.now - (user / self.logins.keypairs.len() % 300) as u64;
+        // A user repeats; another second each time keeps the ids of those in flight apart. NIP-42
+        // wants the time to be within about ten minutes.
+        let now = self.logins.now - (self.signed % 300) as u64;
         events::sign_login(keypair, &self.logins.relay, challenge, now)
     }
 
     fn challenged(&mut self, net: &mut Net, conn: ConnId, tag: u32, challenge: &[u8]) {
         let challenge = String::from_utf8_lossy(challenge).into_owned();
         if self.logins.fresh {
-            let signed = self.sign(&challenge);
+            let signed = self.sign(self.signed, &challenge);
             self.lanes[tag as usize].pending = Some(signed.id);
             net.send(conn, &signed.message);
         } else if self.lanes[tag as usize]
@@ -177,7 +178,7 @@ impl Work for Login {
             let Some(challenge) = self.lanes[lane].challenge.clone() else {
                 continue;
             };
-            self.lanes[lane].signed = (0..each).map(|_| self.sign(&challenge)).collect();
+            self.lanes[lane].signed = (0..each).map(|_| self.sign(lane, &challenge)).collect();
         }
     }
 
@@ -198,7 +199,7 @@ impl Work for Login {
                     .challenge
                     .clone()
                     .unwrap_or_default();
-                self.sign(&challenge)
+                self.sign(lane as usize, &challenge)
             });
             net.send(conn, &signed.message);
             self.flights.sent(lane, signed.id, ticket, now);
@@ -227,7 +228,7 @@ impl Work for Login {
         extra.insert("fresh".into(), self.logins.fresh.into());
         Section {
             name: "login",
-            unit: "login",
+            unit: "logins",
             operations: self.flights.answered,
             seconds: self.flights.seconds(),
             latencies: self.flights.latencies(),

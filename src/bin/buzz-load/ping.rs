@@ -80,7 +80,7 @@ impl Work for Ping {
     fn section(&self) -> Section {
         Section {
             name: "ping",
-            unit: "ping",
+            unit: "pings",
             operations: self.flights.answered,
             seconds: self.flights.seconds(),
             latencies: self.flights.latencies(),

@@ -130,7 +130,7 @@ impl Work for Publish {
         extra.insert("duplicates".into(), self.duplicates.into());
         Section {
             name: "publish",
-            unit: "event",
+            unit: "events",
             operations: self.flights.answered,
             seconds: self.flights.seconds(),
             latencies: self.flights.latencies(),

@@ -256,7 +256,7 @@ impl Work for Query {
         );
         Section {
             name: "query",
-            unit: "request",
+            unit: "requests",
             operations: self.flights.answered,
             seconds: self.flights.seconds(),
             latencies: self.flights.latencies(),

@@ -119,7 +119,7 @@ impl Faults {
 pub struct Section {
     /// The workload.
     pub name: &'static str,
-    /// What one operation is: "event", "request", "delivery".
+    /// What operations are, in the plural: "events", "deliveries".
     pub unit: &'static str,
     /// Operations that completed, rightly or wrongly.
     pub operations: u64,
@@ -156,7 +156,7 @@ impl Section {
     /// One line for a human.
     pub fn line(&self) -> String {
         let mut line = format!(
-            "{}: {} {}s in {:.2} s, {:.0} a second",
+            "{}: {} {} in {:.2} s, {:.0} a second",
             self.name,
             self.operations,
             self.unit,
@@ -182,17 +182,26 @@ impl Section {
     }
 }
 
-/// What the relay used in the measured time, divided by the operations.
-pub fn relay_json(cpu: Duration, seconds: f64, operations: u64, anonymous: (u64, u64)) -> Value {
-    json!({
+/// What the relay used in the measured time, and divided by the operations.
+pub fn relay_json(
+    cpu: Duration,
+    seconds: f64,
+    operations: Option<u64>,
+    anonymous: (u64, u64),
+) -> Value {
+    let mut found = json!({
         "cpu_seconds": thousandths(cpu.as_secs_f64()),
         "cpu_share": thousandths(cpu.as_secs_f64() / seconds.max(1e-9)),
-        "cpu_us_per_operation": thousandths(cpu.as_secs_f64() * 1e6 / operations.max(1) as f64),
         "anonymous_bytes_before": anonymous.0,
         "anonymous_bytes_after": anonymous.1,
-        "anonymous_bytes_per_operation":
-            tenths((anonymous.1 as f64 - anonymous.0 as f64) / operations.max(1) as f64),
-    })
+    });
+    if let Some(operations) = operations {
+        let operations = operations.max(1) as f64;
+        let grown = anonymous.1 as f64 - anonymous.0 as f64;
+        found["cpu_us_per_operation"] = thousandths(cpu.as_secs_f64() * 1e6 / operations).into();
+        found["anonymous_bytes_per_operation"] = tenths(grown / operations).into();
+    }
+    found
 }
 
 /// What the generator used itself, and whether it may have been the limit.

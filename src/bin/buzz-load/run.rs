@@ -76,8 +76,13 @@ fn workload(name: &str, given: &Given<'_>) -> io::Result<bool> {
         "sections": sections.iter().map(Section::json).collect::<Vec<_>>(),
         "generator": own_json(&sections, &used),
     });
-    if let (Some(cpu), Some(first)) = (used.relay_cpu, sections.first()) {
-        found["relay"] = report::relay_json(cpu, used.seconds, first.operations, used.anonymous);
+    if let Some(cpu) = used.relay_cpu {
+        // Several workloads at once have no operation in common.
+        let operations = match &sections[..] {
+            [only] => Some(only.operations),
+            _ => None,
+        };
+        found["relay"] = report::relay_json(cpu, used.seconds, operations, used.anonymous);
     }
     if given.is_set("floor") {
         add_floor(name, given, &pids, &mut found)?;
@@ -228,13 +233,19 @@ fn summary(sections: &[Section], found: &Value) {
     for section in sections {
         eprintln!("{}", section.line());
     }
-    if let Some(each) = found["relay"]["cpu_us_per_operation"].as_f64() {
-        let share = found["relay"]["cpu_share"].as_f64().unwrap_or(0.0) * 100.0;
-        eprint!("relay: {each:.2} µs of CPU each, {share:.0} % of a core");
-        match found["floor"]["ratio"].as_f64() {
-            Some(ratio) => eprintln!("; {ratio:.2} × the floor ({})", found["floor"]["name"]),
-            None => eprintln!(),
+    if let Some(share) = found["relay"]["cpu_share"].as_f64() {
+        eprint!("relay: {:.0} % of a core", share * 100.0);
+        if let Some(each) = found["relay"]["cpu_us_per_operation"].as_f64() {
+            eprint!(", {each:.2} µs of CPU each");
         }
+        if let Some(ratio) = found["floor"]["ratio"].as_f64() {
+            eprint!(", {ratio:.2} × the floor {}", found["floor"]["name"]);
+        }
+        let bytes = &found["sections"][0]["anonymous_bytes_per_connection"];
+        if let Some(bytes) = bytes.as_f64() {
+            eprint!(", {bytes:.0} bytes of anonymous memory a connection");
+        }
+        eprintln!();
     }
     let share = found["generator"]["cpu_share"].as_f64().unwrap_or(0.0) * 100.0;
     let limit = found["generator"]["may_be_the_limit"] == true;
