@@ -8,13 +8,14 @@
 //! dropped without any, whatever dropped it.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::limits::AUTH_CHALLENGE_BYTES;
+use crate::limits::{AUTH_CHALLENGE_BYTES, KEYS_PER_CONNECTION_MAX};
 use crate::metrics::{AuthOutcome, CloseReason, Label};
 use crate::nostr::auth;
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, Prefix, Reason};
+use crate::nostr::sealed::Viewer;
 use crate::shard::Shard;
 use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
@@ -205,5 +206,74 @@ fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: Option<&Reason>
         conn.send(shard, |outbox| {
             outbox.push_text(|out| message::write_ok(out, event.id(), reason.is_none(), reason));
         });
+    }
+}
+
+/// The time that a client has for its first login. It stands still while a login is being checked.
+#[derive(Clone, Copy)]
+pub(super) enum LoginClock {
+    /// No login is required, or one has succeeded.
+    Off,
+    /// Over at this time.
+    Until(Instant),
+    /// A login is pending; this much was left.
+    Stopped(Option<Duration>),
+}
+
+impl Conn {
+    /// Stops the login clock until the guard is dropped.
+    pub fn login_pending(&self) -> LoginPending<'_> {
+        let left = match self.login_clock.get() {
+            LoginClock::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            LoginClock::Off | LoginClock::Stopped(_) => None,
+        };
+        self.login_clock.set(LoginClock::Stopped(left));
+        LoginPending(self)
+    }
+
+    /// Takes note of a key that has logged in. Returns false when there are too many.
+    pub fn add_key(&self, shard: &Shard, key: &[u8; 32]) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        if keys.contains(key) {
+            return true;
+        }
+        if keys.len() >= KEYS_PER_CONNECTION_MAX {
+            return false;
+        }
+        keys.push(*key);
+        if keys.len() == 1 {
+            shard.metrics.authenticated_active.increment(1.0);
+        }
+        true
+    }
+
+    /// Whether this key has logged in here.
+    pub fn has_key(&self, key: &[u8; 32]) -> bool {
+        self.keys.borrow().contains(key)
+    }
+
+    /// Who its client is, for what is served to some only.
+    pub fn viewer(&self) -> Viewer {
+        Viewer::new(&self.keys.borrow())
+    }
+
+    /// Whether any key has logged in here.
+    pub fn is_authenticated(&self) -> bool {
+        !self.keys.borrow().is_empty()
+    }
+}
+
+/// A login is being checked. See [`Conn::login_pending`].
+pub struct LoginPending<'a>(&'a Conn);
+
+impl Drop for LoginPending<'_> {
+    fn drop(&mut self) {
+        let clock = match self.0.login_clock.get() {
+            LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
+                LoginClock::Until(Instant::now() + left)
+            }
+            _ => LoginClock::Off,
+        };
+        self.0.login_clock.set(clock);
     }
 }
