@@ -72,8 +72,8 @@ impl Subject for Semaphore {
             count
         })
     }
-    fn acquire(&self, _shard: usize) -> impl Future<Output = impl Sized> + Send {
-        async { self.acquire().await.expect("open") }
+    async fn acquire(&self, _shard: usize) -> impl Sized {
+        self.acquire().await.expect("open")
     }
     fn acquire_owned(this: &Arc<Self>, _shard: usize) -> impl Future<Output = impl Sized + Send> {
         let this = Arc::clone(this);
