@@ -99,6 +99,9 @@ fn a_waiter_takes_less_than_128_bytes() {
     assert!(waiters.iter_mut().all(|waiter| poll(waiter).is_pending()));
     let queued = (BYTES.get() - before) as usize / WAITERS;
     let future = size_of::<Acquire<&ConcurrencyGate>>();
-    assert!(queued + future < 128, "{queued} in the queue and {future} in the future");
+    assert!(
+        queued + future < 128,
+        "{queued} in the queue and {future} in the future"
+    );
     println!("{queued} bytes in the queue and {future} in the future");
 }
