@@ -419,6 +419,22 @@ impl Conn {
         self.keys.borrow().contains(key)
     }
 
+    /// Whether one of these keys, which are sorted, has logged in here.
+    pub fn has_one_of(&self, sorted: &[[u8; 32]]) -> bool {
+        let keys = self.keys.borrow();
+        keys.iter().any(|key| sorted.binary_search(key).is_ok())
+    }
+
+    /// Forgets a key: its login was repeated, and refused this time.
+    pub fn remove_key(&self, shard: &Shard, key: &[u8; 32]) {
+        let mut keys = self.keys.borrow_mut();
+        let before = keys.len();
+        keys.retain(|other| other != key);
+        if before > 0 && keys.is_empty() {
+            shard.metrics.authenticated_active.decrement(1.0);
+        }
+    }
+
     /// Who its client is, for what is served to some only.
     pub fn viewer(&self) -> Viewer {
         Viewer::new(&self.keys.borrow())
