@@ -159,15 +159,22 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
         conn.close(shard, CloseReason::Banned, code, "banned");
         return AuthOutcome::Banned;
     }
-    if config.pubkey_allowlist && !access.allowed {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not on the allow-list");
+    let denied = if config.pubkey_allowlist && !access.allowed {
+        Some((
+            "this key is not on the allow-list",
+            AuthOutcome::AllowlistDenied,
+        ))
+    } else if config.require_membership && !access.member {
+        Some(("this key is not a member", AuthOutcome::NotRelayMember))
+    } else {
+        None
+    };
+    if let Some((text, outcome)) = denied {
+        // It may have been let in by an earlier login: this one is what counts.
+        conn.remove_key(shard, event.pubkey());
+        let reason = Reason::fixed(Prefix::Restricted, text);
         ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::AllowlistDenied;
-    }
-    if config.require_membership && !access.member {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not a member");
-        ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::NotRelayMember;
+        return outcome;
     }
     if !conn.add_key(shard, event.pubkey()) {
         let text = "too many keys on this connection";
