@@ -160,15 +160,22 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
         conn.close(shard, CloseReason::Banned, code, "banned");
         return AuthOutcome::Banned;
     }
-    if config.pubkey_allowlist && !access.allowed {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not on the allow-list");
+    let denied = if config.pubkey_allowlist && !access.allowed {
+        Some((
+            "this key is not on the allow-list",
+            AuthOutcome::AllowlistDenied,
+        ))
+    } else if config.require_membership && !access.member {
+        Some(("this key is not a member", AuthOutcome::NotRelayMember))
+    } else {
+        None
+    };
+    if let Some((text, outcome)) = denied {
+        // It may have been let in by an earlier login: this one is what counts.
+        conn.remove_key(shard, event.pubkey());
+        let reason = Reason::fixed(Prefix::Restricted, text);
         ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::AllowlistDenied;
-    }
-    if config.require_membership && !access.member {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not a member");
-        ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::NotRelayMember;
+        return outcome;
     }
     if !conn.add_key(shard, event.pubkey()) {
         let text = "too many keys on this connection";
@@ -250,6 +257,22 @@ impl Conn {
     /// Whether this key has logged in here.
     pub fn has_key(&self, key: &[u8; 32]) -> bool {
         self.keys.borrow().contains(key)
+    }
+
+    /// Whether one of these keys, which are sorted, has logged in here.
+    pub fn has_one_of(&self, sorted: &[[u8; 32]]) -> bool {
+        let keys = self.keys.borrow();
+        keys.iter().any(|key| sorted.binary_search(key).is_ok())
+    }
+
+    /// Forgets a key: its login was repeated, and refused this time.
+    pub fn remove_key(&self, shard: &Shard, key: &[u8; 32]) {
+        let mut keys = self.keys.borrow_mut();
+        let before = keys.len();
+        keys.retain(|other| other != key);
+        if before > 0 && keys.is_empty() {
+            shard.metrics.authenticated_active.decrement(1.0);
+        }
     }
 
     /// Who its client is, for what is served to some only.

@@ -228,8 +228,8 @@ impl Shard {
             Mail::Event(event, sequence) => self.deliver(event, sequence),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
-            Mail::Ban(key) => self.each_conn(|conn| {
-                if conn.has_key(&key) {
+            Mail::Ban(keys) => self.each_conn(|conn| {
+                if conn.has_one_of(&keys) {
                     let code = Some(close::POLICY_VIOLATION);
                     conn.close(self, CloseReason::Banned, code, "banned");
                 }
