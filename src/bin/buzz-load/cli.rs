@@ -111,10 +111,9 @@ fn workloads() -> Vec<Command> {
         nonce(),
     ])
     .args([floor_flag("a bare vectored send to as many sockets")]);
-    let idle = relay(
-        Command::new("idle")
-            .about("Connections that do nothing; anonymous memory each (needs --pid)"),
-    )
+    let idle = relay(Command::new("idle").about(
+        "Connections that do nothing; anonymous memory each (needs --pid of a fresh process)",
+    ))
     .args([
         connections("5000"),
         switch("subscribed", "One subscription each"),

@@ -383,7 +383,7 @@ impl Dice {
     /// Below `end`, each alike.
     pub fn below(&mut self, end: u64) -> u64 {
         // The high half of the product: even enough for these sizes.
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     /// Below `end`, small ones more often: `end · u²`.
