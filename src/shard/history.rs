@@ -214,9 +214,7 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
                 Err(Refused::Shed(_)) => return give_up(shard, conn, read, &SHED),
             }
             read.bytes = 0;
-            if let Some(delay) = hooks::delay(Hook::History) {
-                runtime::sleep(delay).await;
-            }
+            hooks::pause(Hook::History).await;
         }
         match slice(shard, conn, read) {
             Step::Over => return,
