@@ -187,7 +187,7 @@ fn note(author: &Author, content: &str) -> String {
 /// `access list --json`, by key.
 fn listed(launch: &Launch) -> Vec<Value> {
     let lines = edit(launch, &["list", "--json"]);
-    let parsed = lines.lines().map(|line| serde_json::from_str(line));
+    let parsed = lines.lines().map(serde_json::from_str);
     parsed.map(|line| line.expect("JSON")).collect()
 }
 
