@@ -336,6 +336,21 @@ pub const CONTROL_CONNECTION_MS_MAX: u64 =
     2 * DRAIN_SETTING_MS_MAX + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX + 10_000;
 /// Bytes of an answer of the control socket that the command line reads.
 pub const CONTROL_ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Keys that one request to the control socket may put on a list or take off.
+pub const ACCESS_KEYS_MAX: usize = 1_000;
+/// Bytes of such a request.
+pub const ACCESS_REQUEST_BYTES_MAX: usize = 128 << 10;
+/// Entries of the access lists in one answer of the control socket.
+pub const ACCESS_PAGE_ENTRIES_MAX: usize = 1_000;
+/// Bytes of one of those entries, as JSON.
+pub const ACCESS_ENTRY_BYTES_MAX: usize = 160;
+/// Longest wait of the command line for an answer about the access lists, for each request.
+pub const ACCESS_ANSWER_WAIT: Duration = Duration::from_secs(15);
+/// Time that the command line tries to reach the lists while another process holds the folder and
+/// does not answer: a relay that starts or ends, or another command.
+pub const ACCESS_REACH_WAIT: Duration = Duration::from_secs(5);
+/// Time between two tries.
+pub const ACCESS_REACH_PAUSE: Duration = Duration::from_millis(20);
 /// Time that a start gives, twice, to a signal that has come already.
 pub const SIGNAL_LOOK: Duration = Duration::from_millis(1);
 /// A second signal this long after the first stops at once; before, it is the same one, such as a
@@ -343,6 +358,12 @@ pub const SIGNAL_LOOK: Duration = Duration::from_millis(1);
 pub const SIGNAL_REPEATS: Duration = Duration::from_secs(1);
 /// Longest wait at the very end for whoever waits for the drain to be told how it came out.
 pub const DRAIN_ANSWER_WAIT: Duration = Duration::from_millis(250);
+
+// A key in JSON is 64 digits, two quotes and a comma; the rest of a request is a few dozen bytes.
+const _: () = assert!(ACCESS_KEYS_MAX * 67 + 1_024 <= ACCESS_REQUEST_BYTES_MAX);
+const _: () = assert!(
+    (ACCESS_PAGE_ENTRIES_MAX * ACCESS_ENTRY_BYTES_MAX + 1_024) as u64 <= CONTROL_ANSWER_BYTES_MAX
+);
 
 // The drain waits for a flush acknowledgement as long as a close may take to be written, which every
 // connection's own deadline bounds; it is looked at once a sweep.

@@ -50,6 +50,10 @@ async fn a_hundred_kills_lose_nothing() {
                 };
                 made += 1;
                 unanswered.insert(id_of(&event).to_owned(), event.clone());
+                if made % 50 == 0 {
+                    acknowledged.insert(id_of(&event).to_owned(), event.clone());
+                    fresh.push(id_of(&event).to_owned());
+                }
                 if client
                     .try_send(format!("[\"EVENT\",{event}]"))
                     .await

@@ -10,6 +10,7 @@
 //! | `start_ms=N` | a pause before anything is opened |
 //! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
 //! | `panic_on=TEXT` | a message that contains the text panics |
+//! | `block_on=TEXT` | a message that contains the text blocks its shard for ever |
 //! | `panic_refresh=STEP` | that step of each refresh of the limits panics: `provider`, a gate's label, or `1` for all |
 
 use std::time::Duration;
@@ -78,14 +79,17 @@ pub fn maybe_panic_in_refresh(step: &str) {
 #[inline]
 pub fn maybe_panic_in_refresh(_step: &str) {}
 
-/// Panics if the hooks file asks for it, on behalf of a message.
+/// Panics, or blocks the thread, if the hooks file asks for it, on behalf of a message.
 #[cfg(feature = "hooks")]
 pub fn maybe_panic(message: &str) {
-    let wanted = setting("panic_on").filter(|text| !text.is_empty());
-    assert!(
-        !wanted.is_some_and(|text| message.contains(&text)),
-        "asked for by the hooks file"
-    );
+    let wanted = |name: &str| {
+        let text = setting(name).filter(|text| !text.is_empty());
+        text.is_some_and(|text| message.contains(&text))
+    };
+    assert!(!wanted("panic_on"), "asked for by the hooks file");
+    while wanted("block_on") {
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
 }
 
 /// Without the feature nothing panics on purpose.

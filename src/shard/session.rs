@@ -157,7 +157,8 @@ async fn messages(shard: &Rc<Shard>, conn: &Rc<Conn>, decoder: &mut Decoder, kep
         match stopped {
             Flow::Go => {}
             Flow::Turn => shard.turns.next().await,
-            Flow::Login(event) => login::attend(shard, conn, *event).await,
+            // Boxed: a login is rare, and its state would make every idle connection's task larger.
+            Flow::Login(event) => Box::pin(login::attend(shard, conn, *event)).await,
         }
     }
 }

@@ -140,9 +140,9 @@ async fn one_that_reads_history_slowly_gets_all_of_it() {
         .set("BUZZ_OUTBOX_HARD_BYTES", "3000000")
         .start();
     let mut writer = Client::connect(relay.address).await;
-    let author = Author::new(1);
+    let (author, time) = (Author::new(1), now());
     let events: Vec<String> = (0..400)
-        .map(|n| author.json::<&str>(now() - n, 1, &[], &"x".repeat(40_000)))
+        .map(|n| author.json::<&str>(time - n, 1, &[], &"x".repeat(40_000)))
         .collect();
     writer.publish_all(&events).await;
     // Sixteen megabytes of answers, through a queue of three: its pace is the client's.

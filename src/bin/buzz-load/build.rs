@@ -4,11 +4,11 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::accept::Accept;
-use crate::cli::Given;
 use crate::drive::{self, Work};
 use crate::events::{self, Maker, Signed, Stored};
 use crate::fanout::Fanout;
 use crate::floor::Floor;
+use crate::given::Given;
 use crate::idle::Idle;
 use crate::limits;
 use crate::login::{Login, Logins};
