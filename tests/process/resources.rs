@@ -206,7 +206,9 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
 /// the kernel can take back, are not in it.
 fn anonymous_bytes(relay: &Relay) -> usize {
     let status = relay.proc_file("status");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.trim().parse::<usize>().ok())
         .expect("a size")

@@ -155,6 +155,11 @@ fn workloads() -> Vec<Command> {
                 "fresh",
                 "A connection for each login: connect, challenge, login, close",
             ),
+            switch(
+                "until-in",
+                "All connections log in at once, once each; who is closed comes back after 1 s ± 25 %, then ever longer",
+            )
+            .conflicts_with_all(["fresh", "rate", "count", "warmup"]),
         ])
         .args([floor_flag("one signature check")]);
     let ping = relay(

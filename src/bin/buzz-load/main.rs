@@ -26,6 +26,7 @@ mod query;
 mod questions;
 mod report;
 mod run;
+mod rush;
 mod schedule;
 mod usage;
 mod wire;
