@@ -96,7 +96,7 @@ pub const BATCH_PARTS_MAX: usize = 1_024;
 /// Events up to this size are copied into each subscriber's batch instead of being pointed at.
 pub const EVENT_COPY_BYTES_MAX: usize = 256;
 /// Batches that a shard keeps for reuse, and the buffer that each may keep, in bytes.
-pub const BATCH_SPARES_MAX: usize = 1_024;
+pub const BATCH_SPARES_MAX: usize = 256;
 /// See [`BATCH_SPARES_MAX`].
 pub const BATCH_SPARE_BYTES_MAX: usize = 16 << 10;
 

@@ -20,7 +20,6 @@ use crate::shard::Shard;
 use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::hooks::{self, Hook};
-use crate::shard::runtime;
 use crate::store::StoreError;
 use crate::store::embedded::Access;
 use crate::ws::close;
@@ -202,9 +201,7 @@ fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> 
 }
 
 async fn check_access(shard: &Shard, key: &[u8; 32]) -> Result<Access, StoreError> {
-    if let Some(delay) = hooks::delay(Hook::Access) {
-        runtime::sleep(delay).await;
-    }
+    hooks::pause(Hook::Access).await;
     shard.reader.access(key)
 }
 

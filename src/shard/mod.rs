@@ -322,12 +322,8 @@ impl Shard {
         conn.set_key(key as u32);
         self.unupgraded.set(self.unupgraded.get() + 1);
         self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-        let this = self.clone();
-        let served = self.guarded(conn.clone(), session::serve(self.clone(), conn.clone()));
-        runtime::spawn(async move {
-            served.await;
-            this.remove(&conn);
-        });
+        let reader = session::serve(self.clone(), conn.clone());
+        runtime::spawn(self.guarded_reader(conn, reader));
     }
 
     /// Counts a WebSocket, or says why there can be none now.
@@ -352,7 +348,7 @@ impl Shard {
         Ok(())
     }
 
-    fn remove(&self, conn: &Conn) {
+    pub(super) fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.ended(conn);
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);

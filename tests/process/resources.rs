@@ -169,7 +169,7 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
         .set("BUZZ_OUTBOX_SOFT_BYTES", "100000")
         .start();
     let mut witness = Client::connect(relay.address).await;
-    let before = resident_bytes(&relay);
+    let before = anonymous_bytes(&relay);
     let piece = |message: Vec<u8>| message.repeat(100);
     for bytes in [
         piece(raw::frame(0x80 | raw::PING, &[b'p'; 125])),
@@ -189,7 +189,7 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
         assert!(witness.fetch("{}").await.is_empty());
         // What an allocator keeps counts as well, so this is far above the queue's bound, and far
         // below the answers.
-        let grown = resident_bytes(&relay).saturating_sub(before);
+        let grown = anonymous_bytes(&relay).saturating_sub(before);
         assert!(
             grown < 32 << 20,
             "{grown} bytes more after {sent} bytes of questions"
@@ -202,10 +202,13 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
     );
 }
 
-/// Memory of the process, in bytes.
-fn resident_bytes(relay: &Relay) -> usize {
+/// Memory that the process has allocated, in bytes. Pages of its program and of the store's file, which
+/// the kernel can take back, are not in it.
+fn anonymous_bytes(relay: &Relay) -> usize {
     let status = relay.proc_file("status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.trim().parse::<usize>().ok())
         .expect("a size")
