@@ -71,7 +71,7 @@ fn event(n: u64) -> Event {
         format!(r#"["e","{}"]"#, hex(mix(2) % 20_000)),
         format!(r#"["p","{}"]"#, author(mix(3) % AUTHORS)),
     ];
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         tags.push(format!(r#"["t","tag{}"]"#, mix(4) % 20));
     }
     let json = format!(

@@ -329,8 +329,10 @@ fn addresses(reader: &mut Reader<'_>) -> (SocketAddr, SocketAddr, SocketAddr) {
 
 /// Two listeners that the kernel could not hold at the same time.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let any = a.ip().is_unspecified() || b.ip().is_unspecified();
-    a.port() != 0 && a.port() == b.port() && (any || a.ip() == b.ip())
+    // `::` takes IPv4 as well, 0.0.0.0 does not take IPv6.
+    let covers = |a: IpAddr, b: IpAddr| a.is_unspecified() && (a.is_ipv6() || b.is_ipv4());
+    let meet = a.ip() == b.ip() || covers(a.ip(), b.ip()) || covers(b.ip(), a.ip());
+    a.port() != 0 && a.port() == b.port() && meet
 }
 
 fn shards(reader: &mut Reader<'_>, machine: &Machine) -> usize {
@@ -467,7 +469,12 @@ fn info(reader: &mut Reader<'_>) -> InfoTexts {
 /// The drain's times, and the sum that must fit before the hard stop.
 fn drain(reader: &mut Reader<'_>) -> DrainBudget {
     const JITTER: &str = "BUZZ_DRAIN_JITTER_MS";
-    let asked = reader.number(JITTER, 0..=u64::MAX);
+    // Any whole number, also one that no integer type holds: the window is clamped, not refused.
+    let form = "a whole number of milliseconds, 0 or more";
+    let asked = reader.value(JITTER, form, |text| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse().unwrap_or(u64::MAX))
+    });
     let jitter = asked.min(limits::DRAIN_JITTER_MS_MAX);
     if jitter != asked {
         reader.adjust(JITTER, jitter);

@@ -20,6 +20,7 @@
 //! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 //! | [`store`] | where events are kept: the promises, and the embedded store |
 //! | [`live`] | who wants this event: a shard's subscriptions |
+//! | [`drain`] | closes spread over a window: the plan, the counts, the order of things |
 //! | [`shard`] | a thread with its share of the connections |
 //! | [`control`] | start and end, signals, logs, health and metrics servers |
 
@@ -29,6 +30,7 @@ compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll an
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod drain;
 pub mod error;
 pub mod flags;
 pub mod gate;

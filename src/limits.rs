@@ -130,6 +130,10 @@ pub const ACCEPT_BACKLOG: i32 = 1_024;
 pub const ACCEPTS_AT_ONCE_MAX: usize = 64;
 /// Time that accepting pauses after an error that will not pass by itself at once.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time that an address in use is tried again, for the sockets of a killed relay to go.
+pub const BIND_WAIT: Duration = Duration::from_secs(2);
+/// Time between two tries.
+pub const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Free ports that are tried before binding port 0 fails.
 pub const BIND_ATTEMPTS_MAX: usize = 16;
 /// Writes of one connection that the store has not answered; then its socket is not read further.
@@ -300,11 +304,6 @@ const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
 pub const SHARD_START_WAIT: Duration = Duration::from_secs(10);
 /// A shard whose heart has not beaten for this long is taken for dead.
 pub const HEARTBEAT_STALE: Duration = Duration::from_secs(5);
-/// Time that all connections together have to end once they were told to.
-pub const STOP_CLOSES_WAIT: Duration = Duration::from_secs(7);
-/// Time between two looks at what is left while the relay stops.
-pub const STOP_POLL: Duration = Duration::from_millis(10);
-
 /// Longest wait for a permit of the history gate, for each read.
 pub const HISTORY_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait for a permit of the auth gate.
@@ -315,3 +314,59 @@ pub const LOGIN_WAIT: Duration = Duration::from_secs(5);
 pub const AUTH_CHALLENGE_BYTES: usize = 16;
 /// Keys that one connection may authenticate.
 pub const KEYS_PER_CONNECTION_MAX: usize = 64;
+
+// The drain.
+
+/// Time between two looks at what is left to end.
+pub const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// The end of the grace in which no TCP handshake begins any more, so that those under way are
+/// finished when the accept queues are emptied: a long round trip.
+pub const DRAIN_QUIET: Duration = Duration::from_millis(200);
+/// Time that every shard has to empty its accept queue and to count its connections; then the drain
+/// goes on without the answer of those that are late.
+pub const SHARD_STOPS_ACCEPTING_WAIT: Duration = Duration::from_secs(1);
+/// Connections that a shard closes before it looks at its others.
+pub const CLOSES_AT_ONCE_MAX: usize = 64;
+/// Connections that are taken from one accept queue before its listener closes. The queue holds
+/// half of that; the rest is for those that arrive meanwhile.
+pub const ACCEPTS_AT_STOP_MAX: usize = 2 * ACCEPT_BACKLOG as usize;
+/// Longest life of a connection to the control socket, in milliseconds: it may wait for a drain with
+/// the longest times that can be set.
+pub const CONTROL_CONNECTION_MS_MAX: u64 =
+    2 * DRAIN_SETTING_MS_MAX + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX + 10_000;
+/// Bytes of an answer of the control socket that the command line reads.
+pub const CONTROL_ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Keys that one request to the control socket may put on a list or take off.
+pub const ACCESS_KEYS_MAX: usize = 1_000;
+/// Bytes of such a request.
+pub const ACCESS_REQUEST_BYTES_MAX: usize = 128 << 10;
+/// Entries of the access lists in one answer of the control socket.
+pub const ACCESS_PAGE_ENTRIES_MAX: usize = 1_000;
+/// Bytes of one of those entries, as JSON.
+pub const ACCESS_ENTRY_BYTES_MAX: usize = 160;
+/// Longest wait of the command line for an answer about the access lists, for each request.
+pub const ACCESS_ANSWER_WAIT: Duration = Duration::from_secs(15);
+/// Time that the command line tries to reach the lists while another process holds the folder and
+/// does not answer: a relay that starts or ends, or another command.
+pub const ACCESS_REACH_WAIT: Duration = Duration::from_secs(5);
+/// Time between two tries.
+pub const ACCESS_REACH_PAUSE: Duration = Duration::from_millis(20);
+/// Time that a start gives, twice, to a signal that has come already.
+pub const SIGNAL_LOOK: Duration = Duration::from_millis(1);
+/// A second signal this long after the first stops at once; before, it is the same one, such as a
+/// supervisor's and a terminal's.
+pub const SIGNAL_REPEATS: Duration = Duration::from_secs(1);
+/// Longest wait at the very end for whoever waits for the drain to be told how it came out.
+pub const DRAIN_ANSWER_WAIT: Duration = Duration::from_millis(250);
+
+// A key in JSON is 64 digits, two quotes and a comma; the rest of a request is a few dozen bytes.
+const _: () = assert!(ACCESS_KEYS_MAX * 67 + 1_024 <= ACCESS_REQUEST_BYTES_MAX);
+const _: () = assert!(
+    (ACCESS_PAGE_ENTRIES_MAX * ACCESS_ENTRY_BYTES_MAX + 1_024) as u64 <= CONTROL_ANSWER_BYTES_MAX
+);
+
+// The drain waits for a flush acknowledgement as long as a close may take to be written, which every
+// connection's own deadline bounds; it is looked at once a sweep.
+const _: () =
+    assert!(CLOSE_WRITE.as_millis() + SWEEP_INTERVAL.as_millis() < DRAIN_FLUSH_MS_MAX as u128);
+const _: () = assert!(CLOSE_LINGER.as_millis() <= CLOSE_ANSWER_MS_MAX as u128);

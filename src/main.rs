@@ -4,7 +4,7 @@ use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Machine};
-use buzz_uring::control::{logs, start};
+use buzz_uring::control::{access, command, logs, start};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -26,10 +26,20 @@ fn main() {
 }
 
 fn run(command: Command, config: Config) -> i32 {
-    if command == Command::CheckConfig {
-        print!("{}", config.render());
-        return EXIT_CLEAN;
+    match command {
+        Command::CheckConfig => {
+            print!("{}", config.render());
+            EXIT_CLEAN
+        }
+        Command::Drain { wait } => command::drain_relay(&config.data_dir, wait)
+            .unwrap_or_else(|error| fail(EXIT_FAILED, &error)),
+        Command::Access(asked) => access::command::run(&config, &asked)
+            .unwrap_or_else(|error| fail(error.exit_code(), &error)),
+        Command::Run => serve(config),
     }
+}
+
+fn serve(config: Config) -> i32 {
     let logs = match logs::install(config.log_level, logs::Form::of_stderr()) {
         Ok(logs) => logs,
         Err(error) => return fail(EXIT_FAILED, &error),
@@ -38,7 +48,7 @@ fn run(command: Command, config: Config) -> i32 {
         Ok(metrics) => metrics,
         Err(error) => return fail(EXIT_FAILED, &error),
     };
-    let code = start::run(config, metrics).unwrap_or_else(|error| {
+    let code = start::run(config, metrics, logs.clone()).unwrap_or_else(|error| {
         tracing::error!("the relay cannot start: {error}");
         EXIT_FAILED
     });

@@ -139,7 +139,7 @@ pub const SETTINGS: &[Setting] = &[
     row(BOUNDS, "BUZZ_MAX_FRAME_BYTES", count(limits::FRAME_BYTES_DEFAULT), "bytes", "Longest message a client may send"),
     row(BOUNDS, "BUZZ_OUTBOX_HARD_BYTES", count(limits::OUTBOX_HARD_BYTES_DEFAULT), "bytes", "Queue of one connection at which it is disconnected"),
     row(BOUNDS, "BUZZ_OUTBOX_SOFT_BYTES", count(limits::OUTBOX_SOFT_BYTES_DEFAULT), "bytes", "Queue of one connection that it may exceed only for a while"),
-    row(BOUNDS, "BUZZ_OUTBOX_SOFT_SECONDS", Preset::Number(limits::OUTBOX_SOFT_SECONDS_DEFAULT), "seconds", "That while"),
+    row(BOUNDS, "BUZZ_OUTBOX_SOFT_SECONDS", Preset::Number(limits::OUTBOX_SOFT_SECONDS_DEFAULT), "seconds", "How long a queue may stay above its soft bound"),
     row(BOUNDS, "BUZZ_OUTBOX_TOTAL_BYTES", count(limits::OUTBOX_TOTAL_BYTES_DEFAULT), "bytes", "Queues of all connections; past it the largest are disconnected"),
     row(BOUNDS, "BUZZ_MAX_SUBSCRIPTIONS", count(limits::SUBSCRIPTIONS_DEFAULT), "subscriptions", "Subscriptions of one connection"),
     row(BOUNDS, "BUZZ_MAX_FILTERS", count(limits::FILTERS_DEFAULT), "filters", "Filters of one REQ"),

@@ -2,28 +2,26 @@
 //!
 //! They answer from the control thread, so they answer while every shard is busy. They know nothing
 //! of shards: what they show of them comes through [`Status`]. Read-only from anywhere they are
-//! bound. One request a connection, a bound on connections and on the life of each: neither a
+//! bound; what changes something is on the health port too, for requests from this machine. One request a connection, a bound on connections and on the life of each: neither a
 //! stranger nor a stuck scraper can take the port away from the supervisor for long.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use axum::{Json, Router, middleware};
 use serde_json::{Map, Value};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio::time::Sleep;
 
+use super::bounded::Bounded;
 use crate::lifecycle::Lifecycle;
 use crate::limits;
 use crate::metrics::Metrics;
@@ -104,20 +102,24 @@ impl Admin {
         self.metrics.address
     }
 
-    /// Starts to answer, on the runtime this is called within.
+    /// Starts to answer, on the runtime this is called within. `changes` holds the routes that
+    /// change something: the health server has them for requests from this machine only.
     ///
     /// # Errors
     ///
     /// When the runtime cannot take a listener.
-    pub fn serve(self, sources: Sources) -> io::Result<Running> {
+    pub fn serve(self, sources: Sources, changes: Router) -> io::Result<Running> {
         self.serve_for(
             Duration::from_millis(limits::ADMIN_CONNECTION_MS_MAX),
             sources,
+            changes,
         )
     }
 
-    fn serve_for(self, life: Duration, sources: Sources) -> io::Result<Running> {
-        let health = self.health.serve(life, health_router(sources.clone()))?;
+    fn serve_for(self, life: Duration, sources: Sources, changes: Router) -> io::Result<Running> {
+        let changes = changes.layer(middleware::from_fn(only_from_here));
+        let health = health_router(sources.clone()).merge(changes);
+        let health = self.health.serve(life, health)?;
         let metrics = self.metrics.serve(life, metrics_router(sources))?;
         Ok(Running(vec![health, metrics]))
     }
@@ -137,14 +139,19 @@ fn health_router(sources: Sources) -> Router {
         .route("/_liveness", get(liveness))
         .route("/_readiness", get(readiness))
         .route("/_status", get(status))
-        .layer(middleware::map_response(one_request_a_connection))
+        .with_state(sources)
+}
+
+/// `/_status` alone, for the control socket.
+pub fn status_router(sources: Sources) -> Router {
+    Router::new()
+        .route("/_status", get(status))
         .with_state(sources)
 }
 
 fn metrics_router(sources: Sources) -> Router {
     Router::new()
         .route("/metrics", get(scrape))
-        .layer(middleware::map_response(one_request_a_connection))
         .with_state(sources)
 }
 
@@ -189,6 +196,36 @@ async fn scrape(State(sources): State<Sources>) -> Response {
     ([(header::CONTENT_TYPE, form)], sources.metrics.render()).into_response()
 }
 
+/// Lets a request through that was made on this machine, by hand or by a script: from the loopback
+/// address, not passed on by a proxy, and not by a page in somebody's browser.
+async fn only_from_here(
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+    const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    let foreign = [header::ORIGIN, header::FORWARDED, FORWARDED_FOR, FETCH_SITE];
+    let is_foreign = foreign
+        .iter()
+        .any(|name| request.headers().contains_key(name));
+    if is_foreign || !peer.ip().to_canonical().is_loopback() {
+        let text = "only from the loopback address, or by the control socket";
+        return (StatusCode::FORBIDDEN, text).into_response();
+    }
+    next.run(request).await
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+struct Peer(SocketAddr);
+
+impl Connected<IncomingStream<'_, Bounded<tokio::net::TcpListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Bounded<tokio::net::TcpListener>>) -> Peer {
+        Peer(*stream.remote_addr())
+    }
+}
+
 async fn one_request_a_connection(mut response: Response) -> Response {
     response
         .headers_mut()
@@ -220,96 +257,14 @@ impl Bound {
     }
 
     fn serve(self, life: Duration, router: Router) -> io::Result<JoinHandle<()>> {
-        let listener = BoundedListener {
-            life,
-            listener: tokio::net::TcpListener::from_std(self.listener)?,
-            room: Arc::new(Semaphore::new(limits::ADMIN_CONNECTIONS_MAX)),
-        };
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let listener = Bounded::new(listener, limits::ADMIN_CONNECTIONS_MAX, life);
+        let router = router.layer(middleware::map_response(one_request_a_connection));
         Ok(tokio::spawn(async move {
             // It ends only with its task: accept errors pause and go on.
+            let router = router.into_make_service_with_connect_info::<Peer>();
             let _ = axum::serve(listener, router).await;
         }))
-    }
-}
-
-/// A listener that holds a bounded number of connections, each for a bounded time.
-struct BoundedListener {
-    listener: tokio::net::TcpListener,
-    room: Arc<Semaphore>,
-    life: Duration,
-}
-
-impl axum::serve::Listener for BoundedListener {
-    type Io = Brief;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Brief, SocketAddr) {
-        let room = Arc::clone(&self.room).acquire_owned().await;
-        let permit = room.expect("this semaphore is never closed");
-        // Accept errors (no descriptors left) pause and go on, inside this call.
-        let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
-        let end = Box::pin(tokio::time::sleep(self.life));
-        (
-            Brief {
-                stream,
-                end,
-                _permit: permit,
-            },
-            peer,
-        )
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection whose reads and writes fail once its time is over.
-struct Brief {
-    stream: TcpStream,
-    end: Pin<Box<Sleep>>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Brief {
-    /// Pending while there is time; the task is woken at its end.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        ready!(self.end.as_mut().poll(cx));
-        Poll::Ready(io::ErrorKind::TimedOut.into())
-    }
-}
-
-impl AsyncRead for Brief {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if let Poll::Ready(error) = self.poll_end(cx) {
-            return Poll::Ready(Err(error));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Brief {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(error) = self.poll_end(cx) {
-            return Poll::Ready(Err(error));
-        }
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

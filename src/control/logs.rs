@@ -347,7 +347,9 @@ mod tests {
         barrier.wait();
         // One may be in the writer's hands beside those in the queue.
         let kept = limits::LOG_LINES_WAITING_MAX;
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while captured.text().lines().count() < kept {
+            assert!(std::time::Instant::now() < deadline, "lines were lost");
             std::thread::yield_now();
         }
         queue.flush(Duration::from_secs(5));

@@ -8,14 +8,20 @@ use std::time::Duration;
 use crate::limits;
 use crate::metrics::Metrics;
 
+pub mod access;
 pub mod admin;
+mod bounded;
 pub mod caps;
+pub mod command;
 pub mod logs;
+pub mod notify;
 pub mod pages;
 pub mod refresh;
 pub mod remembered;
 pub mod signals;
+pub mod socket;
 pub mod start;
+pub mod stop;
 
 /// The control thread's runtime. Its blocking pool is for the flag provider's close.
 ///

@@ -137,7 +137,7 @@ impl Refresh {
                 .map(|gate| series.gauge(&of_gate(gate)))
                 .collect()
         });
-        Refresh {
+        let refresh = Refresh {
             ready: series::FLAGS_READY.gauge(&[("provider", flags.name().to_owned())]),
             refreshed: series::FLAGS_LAST_REFRESH.gauge(&[]),
             panics: series::CONCURRENCY_REFRESH_PANICS.counter(&[]),
@@ -150,7 +150,10 @@ impl Refresh {
             flags,
             caps,
             remembered,
-        }
+        };
+        // The gauge is true from the first scrape on, not only from the first refresh.
+        refresh.show();
+        refresh
     }
 
     /// What the refresh knows, for others to show.

@@ -180,7 +180,12 @@ mod tests {
     }
 
     async fn settled(remembered: &Remembered) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while remembered.lock().under_way {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the write has not ended"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }

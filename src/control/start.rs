@@ -11,24 +11,30 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use super::access;
 use super::admin::{self, Admin, Sources, Status};
 use super::caps::GateControl;
+use super::command;
+use super::logs::Logs;
+use super::notify::Manager;
 use super::pages::pages;
 use super::refresh::{Refresh, Shown};
 use super::remembered::Remembered;
-use super::signals::Signals;
+use super::signals::{Signals, StopRequest};
+use super::socket::Socket;
+use super::stop::{Door, Stop};
 use crate::config::{Config, FlagsChoice, IoDriver};
-use crate::error::{EXIT_CLEAN, EXIT_FAILED};
+use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits::{
-    HEARTBEAT_STALE, SHARD_START_WAIT, STOP_CLOSES_WAIT, STOP_POLL, STORE_MAP_BYTES_DEFAULT,
-    STORE_READERS_DEFAULT,
+    HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
 };
 use crate::metrics::{self, Metrics};
+use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
 use crate::shard::runtime::Driver;
-use crate::shard::{self, Common, Mail};
+use crate::shard::{self, Common};
 use crate::store::embedded::{Embedded, EmbeddedOptions, OpenError};
 
 /// Why the relay did not start. Each says what to do about it.
@@ -61,16 +67,38 @@ pub enum StartError {
 /// # Errors
 ///
 /// What kept it from starting; nothing of it is left running.
-pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
+pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
     let system = |what| move |error| StartError::System(what, error);
     let started = Instant::now();
     let runtime = super::runtime().map_err(system("cannot start the control thread"))?;
     let _entered = runtime.enter();
-    let signals = Signals::install().map_err(system("cannot catch signals"))?;
+    let mut signals = Signals::install().map_err(system("cannot catch signals"))?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "the relay starts");
+    let manager = Manager::from_environment();
+    let hook = hooks::delay(Hook::Start).unwrap_or_default();
+    if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK + hook)) {
+        return Ok(EXIT_CLEAN);
+    }
     let (driver, why) = choose_driver(config.io_driver)?;
+    // The provider may take seconds. Until it has answered nothing is open, so a signal ends it all.
+    let flags = runtime.block_on(async {
+        tokio::select! {
+            flags = Flags::start(&config.flags) => Some(flags),
+            request = signals.next() => {
+                say_stopped_early(request);
+                None
+            }
+        }
+    });
+    let Some(flags) = flags else {
+        return Ok(EXIT_CLEAN);
+    };
     let public = listener::bind(config.bind, config.shards)?;
     let servers = Admin::bind(config.health, config.metrics)?;
     let (health, metrics_address) = (servers.health_address(), servers.metrics_address());
+    if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK)) {
+        return Ok(EXIT_CLEAN);
+    }
     let store = Embedded::open(&EmbeddedOptions {
         dir: config.data_dir.clone(),
         map_bytes: STORE_MAP_BYTES_DEFAULT,
@@ -81,12 +109,15 @@ pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
         source,
     })?;
 
+    // The store's lock is held from here on, so the socket's file is nobody else's.
+    let socket =
+        Socket::bind(&config.data_dir).map_err(system("cannot open the control socket"))?;
+
     let lifecycle = Lifecycle::new();
     let pages = pages(&config);
     let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
     store.start_writer(common.sink());
     let caps = Arc::new(GateControl::new(common.gates));
-    let flags = runtime.block_on(Flags::start(&common.config.flags));
     let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
     let mut refresh = Refresh::new(flags, caps.clone(), remembered);
     // Once before the first connection: a cap holds from the start.
@@ -97,22 +128,41 @@ pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
         listeners,
         lock,
     } = public;
+    let second_handles: io::Result<Vec<_>> = listeners.iter().map(|one| one.try_clone()).collect();
+    let second_handles = second_handles.map_err(system("cannot keep the listening sockets"))?;
     start_shards(&common, driver, listeners).map_err(system("cannot start a shard"))?;
     metrics::set_driver(driver.label());
     runtime.spawn(super::metrics_upkeep(metrics.clone()));
+    // From here on there may be clients, and the end is a drain.
+    if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK)) {
+        store.close();
+        return Ok(EXIT_CLEAN);
+    }
+    let door = Door::new(common.clone(), &signals);
+    let sources = Sources {
+        lifecycle: lifecycle.clone(),
+        metrics,
+        status: Arc::new(RelayStatus {
+            common: common.clone(),
+            caps,
+            shown,
+            driver,
+            addresses: [address, health, metrics_address],
+            door: door.clone(),
+        }),
+        started,
+    };
+    let commands = command::router(door.clone());
+    let control = socket
+        .serve(
+            commands
+                .clone()
+                .merge(access::router(common.clone()))
+                .merge(admin::status_router(sources.clone())),
+        )
+        .map_err(system("cannot serve the control socket"))?;
     let _servers = servers
-        .serve(Sources {
-            lifecycle: lifecycle.clone(),
-            metrics,
-            status: Arc::new(RelayStatus {
-                common: common.clone(),
-                caps,
-                shown,
-                driver,
-                addresses: [address, health, metrics_address],
-            }),
-            started,
-        })
+        .serve(sources, commands)
         .map_err(system("cannot serve health and metrics"))?;
     lifecycle.advance(Stage::Ready);
     say_started(
@@ -122,23 +172,49 @@ pub fn run(config: Config, metrics: Metrics) -> Result<i32, StartError> {
         [address, health, metrics_address],
     );
 
+    manager.ready("serving");
     let (stop_refresh, stopped) = tokio::sync::oneshot::channel::<()>();
     let refreshing = runtime.spawn(refresh.run(Refresh::period(), async {
         // A dropped sender asks for the same.
         let _ = stopped.await;
     }));
-    let code = runtime.block_on(async {
-        let code = stop(&common, signals).await;
+    // The caps can be moved until every connection has ended: the gates stay open until then.
+    let close_flags = async {
         drop(stop_refresh);
         match refreshing.await {
             Ok(flags) => flags.close().await,
             Err(error) => tracing::error!(%error, "the refresh of the limits has ended before"),
         }
-        code
-    });
-    lifecycle.advance(Stage::Stopped);
-    drop(lock);
+    };
+    let stop = Stop {
+        door,
+        manager,
+        logs,
+        listeners: second_handles,
+    };
+    let code = runtime.block_on(stop.run(signals, close_flags));
+    drop((control, lock));
+    // A task that hangs, such as the store's close, must not hold up the exit.
+    drop(_entered);
+    runtime.shutdown_background();
     Ok(code)
+}
+
+/// Whether a signal came while nothing was served yet. Then there is nothing to drain.
+async fn stopped_early(signals: &mut Signals, look: Duration) -> bool {
+    // Not only what has come: a signal that the kernel has just delivered comes through a task.
+    match tokio::time::timeout(look, signals.next()).await {
+        Ok(request) => {
+            say_stopped_early(request);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+fn say_stopped_early(request: StopRequest) {
+    let signal = request.as_str();
+    tracing::info!(signal, "stopped while starting: nothing was served");
 }
 
 /// Which driver runs, and why not the best one.
@@ -222,36 +298,6 @@ fn say_started(config: &Config, driver: Driver, why: &str, addresses: [SocketAdd
     );
 }
 
-/// Waits for the request to stop, and stops in order. Returns the exit code.
-async fn stop(common: &Arc<Common>, mut signals: Signals) -> i32 {
-    let request = signals.next().await;
-    common.lifecycle.advance(Stage::Draining);
-    tracing::info!(signal = request.as_str(), "the relay stops");
-    let drain = common.config.drain;
-    tokio::time::sleep(drain.grace).await;
-    common.tell_all(|| Mail::CloseAll);
-    let deadline = Instant::now() + STOP_CLOSES_WAIT.min(drain.hard_stop);
-    while common.open_connections() > 0 && Instant::now() < deadline {
-        tokio::time::sleep(STOP_POLL).await;
-    }
-    let left = common.open_connections();
-    common.lifecycle.advance(Stage::Closing);
-    let store = common.store.clone();
-    let closed = tokio::task::spawn_blocking(move || store.close());
-    let limit = Duration::from_millis(crate::limits::STORE_CLOSE_MS_MAX);
-    let closed = tokio::time::timeout(limit, closed).await.is_ok();
-    tracing::info!(
-        connections_left = left,
-        store_closed = closed,
-        "the relay has stopped"
-    );
-    if left == 0 && closed {
-        EXIT_CLEAN
-    } else {
-        EXIT_FAILED
-    }
-}
-
 /// Only what LaunchDarkly has delivered is worth remembering: the other providers are at hand at
 /// every start.
 fn remembers(config: &Config) -> bool {
@@ -265,6 +311,7 @@ struct RelayStatus {
     shown: Shown,
     driver: Driver,
     addresses: [SocketAddr; 3],
+    door: Door,
 }
 
 impl Status for RelayStatus {
@@ -309,6 +356,7 @@ impl Status for RelayStatus {
             self.common.open_connections().into(),
         );
         status.insert("shards".to_owned(), shards.into());
+        status.insert("drain".to_owned(), self.door.describe());
         status.insert(
             "store".to_owned(),
             json!({

@@ -1,8 +1,9 @@
 //! Delays for tests, without blocking the shard: a busy store, at the place where one would be.
 //!
 //! With the cargo feature `hooks`, the file that `BUZZ_HOOKS_FILE` names is read before each store
-//! read and each access check: lines of `history_ms=N` and `access_ms=N`, and `panic_on=TEXT` which
-//! makes a message that contains the text panic. Without the feature nothing here does anything.
+//! read and each access check, and at the start: lines of `history_ms=N`, `access_ms=N` and
+//! `start_ms=N`, and `panic_on=TEXT` and `block_on=TEXT`, which make a message that contains the text
+//! panic, or block its shard for ever. Without the feature nothing here does anything.
 
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ pub enum Hook {
     History,
     /// Before the access checks of a login.
     Access,
+    /// Before anything is opened.
+    Start,
 }
 
 /// The delay that the hooks file asks for now, if any.
@@ -21,6 +24,7 @@ pub fn delay(hook: Hook) -> Option<Duration> {
     let name = match hook {
         Hook::History => "history_ms",
         Hook::Access => "access_ms",
+        Hook::Start => "start_ms",
     };
     let millis = setting(name)?.parse().ok()?;
     (millis > 0).then(|| Duration::from_millis(millis))
@@ -33,14 +37,17 @@ pub fn delay(_hook: Hook) -> Option<Duration> {
     None
 }
 
-/// Panics if the hooks file asks for it, on behalf of a message.
+/// Panics, or blocks the thread, if the hooks file asks for it, on behalf of a message.
 #[cfg(feature = "hooks")]
 pub fn maybe_panic(message: &str) {
-    let wanted = setting("panic_on").filter(|text| !text.is_empty());
-    assert!(
-        !wanted.is_some_and(|text| message.contains(&text)),
-        "asked for by the hooks file"
-    );
+    let wanted = |name: &str| {
+        let text = setting(name).filter(|text| !text.is_empty());
+        text.is_some_and(|text| message.contains(&text))
+    };
+    assert!(!wanted("panic_on"), "asked for by the hooks file");
+    while wanted("block_on") {
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
 }
 
 /// Without the feature nothing panics on purpose.

@@ -64,7 +64,7 @@ pub fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: HeadError) {
 pub fn unavailable(shard: &Rc<Shard>, conn: &Rc<Conn>, refusal: UpgradeRefusal) {
     shard.metrics.upgrades_refused.of(refusal).increment(1);
     let body = match refusal {
-        UpgradeRefusal::Draining => "relay restarting",
+        UpgradeRefusal::Draining => crate::drain::REASON,
         UpgradeRefusal::Starting => "relay starting",
         _ => "relay full",
     };

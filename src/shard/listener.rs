@@ -12,10 +12,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::rc::Rc;
+use std::time::Instant;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
-use crate::limits::{ACCEPT_BACKLOG, ACCEPT_PAUSE, ACCEPTS_AT_ONCE_MAX, BIND_ATTEMPTS_MAX};
+use crate::limits::{
+    ACCEPT_BACKLOG, ACCEPT_PAUSE, ACCEPTS_AT_ONCE_MAX, ACCEPTS_AT_STOP_MAX, BIND_ATTEMPTS_MAX,
+    BIND_PAUSE, BIND_WAIT,
+};
 use crate::metrics::AcceptError;
 use crate::shard::Shard;
 use crate::shard::runtime::{self, Listener};
@@ -44,6 +48,10 @@ pub enum BindError {
 
 /// Binds `count` sockets to `address`. Port 0 picks a free one.
 ///
+/// A relay that was killed leaves its address taken for a moment: the kernel takes its rings down
+/// after the process is gone, and they hold the sockets. So an address that is in use although no
+/// relay holds its lock is tried again for [`BIND_WAIT`].
+///
 /// # Errors
 ///
 /// [`BindError::InUse`] if any other process listens there, also one that would share the port.
@@ -52,21 +60,32 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
         io::ErrorKind::AddrInUse => BindError::InUse(address),
         _ => BindError::Failed(address, error),
     };
+    if address.port() != 0 {
+        let lock = lock(address).map_err(failed)?;
+        let until = Instant::now() + BIND_WAIT;
+        loop {
+            match share(address, count) {
+                Ok(listeners) => {
+                    return Ok(Bound {
+                        address,
+                        listeners,
+                        lock,
+                    });
+                }
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    return Err(failed(error));
+                }
+                Err(error) if Instant::now() >= until => return Err(failed(error)),
+                Err(_) => std::thread::sleep(BIND_PAUSE),
+            }
+        }
+    }
     let mut attempts = 0;
     loop {
-        let alone = socket(address, false).map_err(failed)?;
-        let real = alone.local_addr().map_err(failed)?;
-        let real = real.as_socket().unwrap_or(address);
-        let lock = lock(real);
-        drop(alone);
-        let listeners = lock.and_then(|lock| {
-            let listeners: io::Result<Vec<_>> = (0..count)
-                .map(|_| socket(real, true).map(TcpListener::from))
-                .collect();
-            Ok((lock, listeners?))
-        });
+        let free = socket(address, false).and_then(|socket| socket.local_addr());
+        let real = free.map_err(failed)?.as_socket().unwrap_or(address);
         attempts += 1;
-        match listeners {
+        match lock(real).and_then(|lock| Ok((lock, share(real, count)?))) {
             Ok((lock, listeners)) => {
                 return Ok(Bound {
                     address: real,
@@ -74,11 +93,19 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
                     lock,
                 });
             }
-            // A free port that somebody took between two calls: take another.
-            Err(_) if address.port() == 0 && attempts < BIND_ATTEMPTS_MAX => {}
+            // Somebody took the port between two calls: take another.
+            Err(_) if attempts < BIND_ATTEMPTS_MAX => {}
             Err(error) => return Err(failed(error)),
         }
     }
+}
+
+/// Makes sure that the address is nobody's, then binds all sockets to it.
+fn share(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    drop(socket(address, false)?);
+    (0..count)
+        .map(|_| socket(address, true).map(TcpListener::from))
+        .collect()
 }
 
 fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
@@ -109,8 +136,11 @@ fn lock(address: SocketAddr) -> io::Result<UnixListener> {
 /// Accepts connections for as long as the shard wants them.
 pub async fn accept(shard: Rc<Shard>, listener: Rc<Listener>) {
     while shard.accepting.get() {
-        if let Err(error) = listener.readable().await {
-            failed(&shard, &error).await;
+        match listener.readable().await {
+            // The listener was stopped under this wait.
+            _ if !shard.accepting.get() => return,
+            Ok(()) => {}
+            Err(error) => failed(&shard, &error).await,
         }
         let mut count = 0;
         while shard.accepting.get() && count < ACCEPTS_AT_ONCE_MAX {
@@ -122,6 +152,45 @@ pub async fn accept(shard: Rc<Shard>, listener: Rc<Listener>) {
             count += 1;
         }
     }
+}
+
+/// Takes whoever waits to be accepted, so that each is answered, and stops listening. A socket that
+/// is closed with clients in its queue resets them.
+pub fn stop(shard: &Rc<Shard>, listener: &Listener) {
+    for _ in 0..ACCEPTS_AT_STOP_MAX {
+        match listener.accept() {
+            // Kept here: another shard may have counted already.
+            Ok((socket, peer)) => shard.admit(socket, peer),
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    tracing::warn!(shard = shard.id, %error, "clients that waited are reset");
+                }
+                break;
+            }
+        }
+    }
+    listener.stop();
+}
+
+/// Lets no further handshake begin on a listening socket, while those that have begun go on. So when
+/// its queue is emptied and it closes a moment later, no client is left between the two: one that
+/// the kernel has told that it is connected, and whose socket then is reset.
+///
+/// # Errors
+///
+/// If the kernel takes no filter; then such a client may be reset.
+pub fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
+    // The filter sees a segment from its TCP header on. Byte 13 holds the flags, SYN is its second.
+    // Accepted sockets inherit it and never see such a segment.
+    let step = |code: u32, otherwise: u8, k: u32| SockFilter::new(code as u16, 0, otherwise, k);
+    let whole = u32::MAX;
+    SockRef::from(listener).attach_filter(&[
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 13),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, 0x02),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, 0, whole),
+    ])
 }
 
 async fn failed(shard: &Shard, error: &io::Error) {
@@ -154,6 +223,24 @@ mod tests {
         for listener in &bound.listeners {
             assert_eq!(listener.local_addr().expect("address"), bound.address);
         }
+    }
+
+    #[test]
+    fn a_handshake_that_has_begun_is_finished_and_none_begins_any_more() {
+        let bound = bind(loopback(0), 1).expect("bind");
+        let listener = &bound.listeners[0];
+        let mut early = std::net::TcpStream::connect(bound.address).expect("connect");
+        refuse_handshakes(listener).expect("a filter");
+        let late = std::net::TcpStream::connect_timeout(
+            &bound.address,
+            std::time::Duration::from_millis(300),
+        );
+        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let (mut accepted, _) = listener.accept().expect("the early one");
+        io::Write::write_all(&mut early, b"hello").expect("write");
+        let mut bytes = [0; 5];
+        io::Read::read_exact(&mut accepted, &mut bytes).expect("read");
+        assert_eq!(&bytes, b"hello");
     }
 
     #[test]

@@ -256,6 +256,15 @@ impl Listener {
             .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
         Ok((socket, address))
     }
+
+    /// Stops listening, now and for every descriptor of this socket: closing alone would wait for
+    /// the driver's last operation on it. Whoever waits for it is woken.
+    pub fn stop(&self) {
+        // SAFETY: as in `accept`.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.listener.as_raw_fd()) };
+        // It fails only if it has stopped already.
+        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
+    }
 }
 
 /// Real pauses: a task that awaits [`Turns::next`] goes on after the ring was submitted to and its

@@ -101,6 +101,9 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
                     outbox.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
                 login::greet(shard, conn);
+                if shard.common.lifecycle.is_draining() {
+                    shard.late(conn);
+                }
             }
             Upgrade::WebSocket { .. } | Upgrade::None => {
                 http::answer(shard, conn, &head);

@@ -12,7 +12,7 @@ async fn serves(relay: &Relay) {
     let mut reader = Client::connect(relay.address).await;
     let mut writer = Client::connect(relay.address).await;
     writer.publish_all([&first]).await;
-    assert_eq!(reader.req("all", "{}").await, [first.clone()]);
+    assert_eq!(reader.req("all", "{}").await, [&*first]);
     writer.publish_all([&second]).await;
     assert_eq!(reader.text().await, format!("[\"EVENT\",\"all\",{second}]"));
     assert_eq!(writer.fetch("{}").await, [second, first]);

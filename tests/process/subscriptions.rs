@@ -48,12 +48,7 @@ async fn history_is_ordered_and_cut_exactly() {
             .await
             .is_empty()
     );
-    assert!(
-        client
-            .fetch(&format!("{{\"since\":5,\"until\":4}}"))
-            .await
-            .is_empty()
-    );
+    assert!(client.fetch("{\"since\":5,\"until\":4}").await.is_empty());
 }
 
 #[tokio::test]

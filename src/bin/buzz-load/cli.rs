@@ -22,6 +22,7 @@ pub fn command() -> Command {
         .subcommands(workloads())
         .subcommand(floor())
         .subcommand(events())
+        .subcommand(crowd())
 }
 
 fn workloads() -> Vec<Command> {
@@ -198,6 +199,29 @@ fn workloads() -> Vec<Command> {
     vec![
         publish, seed, query, fanout, idle, accept, login, ping, mixed,
     ]
+}
+
+fn crowd() -> Command {
+    let url = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("URL").help(help)
+    };
+    Command::new("crowd")
+        .about("Clients that log in, stay until they are closed, and come back elsewhere")
+        .args([
+            url("url", "The relay to log in to: ws://host:port/path").required(true),
+            url(
+                "then",
+                "The relay to come back to, after 1 s ± 25 % and then ever longer",
+            ),
+            url("relay-url", "The relays' own URL, which logins name")
+                .default_value("ws://localhost:3000"),
+            connections("1000"),
+            number(
+                "limit-seconds",
+                "120",
+                "Time from the last login to the report, at most",
+            ),
+        ])
 }
 
 fn floor() -> Command {

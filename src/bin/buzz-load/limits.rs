@@ -1,5 +1,7 @@
 //! Bounds of the load generator, each with its unit. The relay's own are in the library.
 
+use std::time::Duration;
+
 /// Longest message taken from a relay, in bytes. Past it the connection is given up as broken.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Fragments that one message of a relay may come in.
@@ -36,6 +38,13 @@ pub const OWN_CPU_SHARE_MAX: f64 = 0.90;
 /// Lateness of the generator's own sends, at the 99th percentile, from which on an open-loop run
 /// says that the generator was the limit, in microseconds.
 pub const OWN_LATE_MICROS_MAX: u64 = 2_000;
+
+/// A crowd's first backoff after a 1012, and after its first failure twice that: what clients use.
+pub const CROWD_BACKOFF: Duration = Duration::from_secs(1);
+/// Longest backoff of a crowd's client.
+pub const CROWD_BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// How far a backoff is spread to both sides, in percent of it.
+pub const CROWD_SPREAD_PERCENT: f64 = 25.0;
 
 /// Requests in flight on one connection.
 pub const WINDOW_MAX: usize = 4_096;

@@ -7,6 +7,7 @@ mod accept;
 mod build;
 mod cli;
 mod codec;
+mod crowd;
 mod dice;
 mod drive;
 mod events;

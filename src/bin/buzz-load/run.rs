@@ -7,6 +7,7 @@ use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
 use crate::build::{self, Plan};
+use crate::crowd;
 use crate::drive::{self, Used};
 use crate::floor::{self, Floor};
 use crate::given::Given;
@@ -27,6 +28,7 @@ pub fn run(matches: &ArgMatches) -> io::Result<bool> {
     match name {
         "floor" => floors(&given),
         "events" => events(&given),
+        "crowd" => crowd::run(&given),
         _ => workload(name, &given),
     }
 }

@@ -3,6 +3,7 @@ use crate::lifecycle::Stage;
 use serde_json::json;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 #[derive(Default)]
 struct Fake {
@@ -46,7 +47,7 @@ fn serve_for(life: Duration) -> Served {
         status: Arc::clone(&status) as Arc<dyn Status>,
         started: Instant::now(),
     };
-    let _running = admin.serve_for(life, sources).unwrap();
+    let _running = admin.serve_for(life, sources, changes()).unwrap();
     Served {
         health,
         metrics,
@@ -56,10 +57,75 @@ fn serve_for(life: Duration) -> Served {
     }
 }
 
+fn changes() -> Router {
+    Router::new().route("/change", axum::routing::post(|| async { "changed" }))
+}
+
+#[tokio::test]
+async fn changes_are_for_scripts_of_this_machine() {
+    let served = serve();
+    let post = |headers: &str| {
+        let request = format!("POST /change HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        say(served.health, request)
+    };
+    let answer = post("").await;
+    assert!(is(&answer, 200, "changed"), "{answer}");
+    for header in [
+        "Origin: http://somewhere.example\r\n",
+        "X-Forwarded-For: 192.0.2.1\r\n",
+        "Forwarded: for=192.0.2.1\r\n",
+        "Sec-Fetch-Site: cross-site\r\n",
+    ] {
+        let answer = post(header).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
+    let answer = ask(served.health, "/change").await;
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    let answer = say(
+        served.metrics,
+        "POST /change HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+    );
+    assert!(answer.await.starts_with("HTTP/1.1 404 "));
+}
+
+#[tokio::test]
+async fn changes_are_not_for_other_machines() {
+    // The machine's own address stands for another's: it is not the loopback address.
+    let Some(own) = own_address() else { return };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let admin = Admin::bind(SocketAddr::new(own, 0), any).unwrap();
+    let health = admin.health_address();
+    let sources = Sources {
+        lifecycle: Lifecycle::new(),
+        metrics: Metrics::detached(),
+        status: Arc::new(Fake::default()),
+        started: Instant::now(),
+    };
+    let _running = admin.serve(sources, changes()).unwrap();
+    let answer = say(
+        health,
+        "POST /change HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+}
+
+/// The address that this machine would speak to others from, if it has one.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Connecting a datagram socket sends nothing.
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
 /// The whole answer, read until the server closes.
 async fn ask(address: SocketAddr, path: &str) -> String {
+    say(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+}
+
+async fn say(address: SocketAddr, request: String) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

@@ -177,6 +177,19 @@ fn the_provider_s_series() {
 }
 
 #[test]
+fn the_ready_gauge_is_true_before_the_first_refresh() {
+    let text = crate::metrics::recorded(|| drop(Refresh::new(Flags::Static, Gates::new(), None)));
+    assert!(
+        text.contains("buzz_feature_flags_ready{provider=\"static\"} 1"),
+        "{text}"
+    );
+    assert!(
+        text.contains("buzz_feature_flags_last_refresh_timestamp_seconds 0"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_panic_is_caught_and_counted_and_the_next_refresh_works() {
     let gates = Gates::new();
     let mut lines = String::new();
@@ -217,7 +230,9 @@ async fn the_loop_survives_panics_and_skips_missed_ticks() {
     *gates.pause.lock().unwrap() = period * 5 + period / 2;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(refresh.run(period, async { drop(stopped.await) }));
+    let deadline = Instant::now() + Duration::from_secs(20);
     while gates.calls.load(Ordering::SeqCst) < 5 {
+        assert!(Instant::now() < deadline, "the loop has ended");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     drop(stop);

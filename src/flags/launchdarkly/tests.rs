@@ -284,6 +284,18 @@ async fn neither_key_nor_url_is_ever_shown() {
     fake.wait_for_async("/all", 3).await;
     fake.mode(Mode::Status(401));
     until_true("rejected", || captured.text().contains("rejects the key")).await;
+    let asked = || {
+        fake.requests()
+            .iter()
+            .filter(|request| request.path == "/all")
+            .count()
+    };
+    let before = asked();
+    until_true("rejected twice more", || {
+        provider.tend();
+        asked() >= before + 2
+    })
+    .await;
     fake.refuse();
     until_true("unreachable", || {
         provider.tend();

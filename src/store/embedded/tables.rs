@@ -25,6 +25,8 @@ use crate::store::StoreError;
 /// A database of this store: bytes to bytes.
 pub type Table = Database<'static, Bytes, Bytes>;
 
+/// The environment's folder within the data folder.
+pub const FOLDER: &str = "events";
 /// Databases that later schemas may add without a change here.
 const DATABASES_MAX: u32 = 32;
 /// The largest memory page of Linux, in bytes: a map must be whole pages.
@@ -52,7 +54,7 @@ pub struct Tables {
 impl Tables {
     /// Opens or creates the environment below a data folder that the caller has locked.
     pub fn open(options: &EmbeddedOptions) -> Result<Tables, OpenError> {
-        let dir = options.dir.join("events");
+        let dir = options.dir.join(FOLDER);
         if !dir.exists() {
             make_folder(&dir)?;
         }

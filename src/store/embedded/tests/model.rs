@@ -397,3 +397,29 @@ fn two_ids_alike_in_sixteen_bytes_do_not_remove_each_other() {
     let given = answer(&running.store.reader(), &filters, BOUNDS, &budget(9));
     assert_eq!(given, [twin(1, 5, 10_000).json()]);
 }
+
+#[test]
+fn what_an_earlier_filter_gave_counts_only_where_it_matches() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let tagged = event(id(1), [1; 32], 1, 1, &[&["t", "x"]], "");
+    running.put(&[tagged.clone(), event(id(2), [1; 32], 2, 1, &[], "")]);
+    let newest = Filter {
+        limit: Some(1),
+        ..Filter::default()
+    };
+    let by_author = Filter {
+        authors: Some(vec![[1; 32]]),
+        tags: vec![(b't', vec![b"x"[..].into()])],
+        limit: Some(1),
+        ..Filter::default()
+    };
+    // The walk over the author's events meets the untagged one, already given, first.
+    let given = answer(
+        &running.store.reader(),
+        &[newest, by_author],
+        BOUNDS,
+        &budget(9),
+    );
+    assert_eq!(given.last().map(String::as_str), Some(tagged.json()));
+}

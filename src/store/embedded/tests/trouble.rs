@@ -281,3 +281,19 @@ fn a_folder_that_cannot_be_written_is_refused() {
     }
     Embedded::open(&options(dir.path())).expect("opens again");
 }
+
+#[test]
+fn a_second_process_is_refused() {
+    let dir = folder();
+    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let open = || {
+        let output = child("open", dir.path()).output().expect("a child");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let locked = format!("opened Err(Locked {{ pid: Some({}) }})", std::process::id());
+    let text = open();
+    assert!(text.contains(&locked), "{text}");
+    drop(store);
+    let text = open();
+    assert!(text.contains("opened Ok("), "{text}");
+}

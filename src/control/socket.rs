@@ -1,0 +1,168 @@
+//! The control socket: `control.sock` in the data folder, mode 0600, HTTP over a Unix socket.
+//!
+//! What the command line uses to speak to a running relay. Whoever can open it owns the data
+//! folder anyway. The folder's lock is held when it is bound, so a file of that name is the
+//! leftover of a process that has ended.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::Router;
+use rustix::fs::{Mode, OFlags};
+use tokio::task::JoinHandle;
+
+use super::bounded::Bounded;
+use crate::limits::{ADMIN_CONNECTIONS_MAX, CONTROL_CONNECTION_MS_MAX};
+
+/// The socket's name in the data folder.
+pub const NAME: &str = "control.sock";
+
+/// The socket, bound and not yet answering. Its file goes when the server is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// The running server; it stops, and its file goes, when it is dropped.
+#[derive(Debug)]
+pub struct Running {
+    task: JoinHandle<()>,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Binds the socket in `dir`, whose lock the caller holds.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, with the path.
+    pub fn bind(dir: &Path) -> io::Result<Socket> {
+        let path = dir.join(NAME);
+        let bind = || {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = bind_private(dir)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        match bind() {
+            Ok(listener) => Ok(Socket { listener, path }),
+            Err(error) => {
+                let text = format!("{}: {error}", path.display());
+                Err(io::Error::new(error.kind(), text))
+            }
+        }
+    }
+
+    /// Starts to answer, on the runtime this is called within.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime cannot take the listener.
+    pub fn serve(self, router: Router) -> io::Result<Running> {
+        let listener = tokio::net::UnixListener::from_std(self.listener)?;
+        let life = Duration::from_millis(CONTROL_CONNECTION_MS_MAX);
+        let listener = Bounded::new(listener, ADMIN_CONNECTIONS_MAX, life);
+        let task = tokio::spawn(async move {
+            // It ends only with its task: accept errors pause and go on.
+            let _ = axum::serve(listener, router).await;
+        });
+        let path = self.path;
+        Ok(Running { task, path })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Connects to the relay that runs on `dir`.
+///
+/// # Errors
+///
+/// `NotFound` or `ConnectionRefused` when none does.
+pub fn connect(dir: &Path) -> io::Result<UnixStream> {
+    with_short_path(dir, |path| UnixStream::connect(path))
+}
+
+/// Binds with mode 0600 from the first moment: the socket's own mode becomes the file's.
+fn bind_private(dir: &Path) -> io::Result<UnixListener> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let family = AddressFamily::UNIX;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    with_short_path(dir, |path| {
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(())
+    })?;
+    rustix::net::listen(&socket, ADMIN_CONNECTIONS_MAX as i32)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Calls `f` with a path to the socket in `dir` that fits an address: at most 107 bytes. A longer
+/// one goes by way of the folder's descriptor.
+fn with_short_path<T>(dir: &Path, f: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    const ADDRESS_BYTES_MAX: usize = 107;
+    let path = dir.join(NAME);
+    if path.as_os_str().len() <= ADDRESS_BYTES_MAX {
+        return f(&path);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(dir, flags, Mode::empty())?;
+    let short: OsString = format!("/proc/self/fd/{}/{NAME}", folder.as_raw_fd()).into();
+    f(Path::new(&short))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn ask(dir: &Path) -> String {
+        let mut stream = connect(dir).expect("connect");
+        stream.write_all(b"GET /x HTTP/1.0\r\n\r\n").expect("write");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("read");
+        answer
+    }
+
+    #[tokio::test]
+    async fn it_is_private_answers_and_replaces_a_leftover_also_in_a_deep_folder() {
+        let temporary = tempfile::tempdir().expect("a folder");
+        let deep = temporary.path().join("d".repeat(150));
+        std::fs::create_dir(&deep).expect("a folder");
+        for dir in [temporary.path().to_owned(), deep] {
+            std::fs::write(dir.join(NAME), "left over").expect("write");
+            let socket = Socket::bind(&dir).expect("bind");
+            let mode = std::fs::metadata(dir.join(NAME)).expect("a file");
+            assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+            let router = Router::new().route("/x", get(|| async { "here" }));
+            let running = socket.serve(router).expect("serve");
+            let asked = dir.clone();
+            let answer = tokio::task::spawn_blocking(move || ask(&asked)).await;
+            assert!(answer.expect("an answer").ends_with("here"));
+            drop(running);
+            assert!(connect(&dir).is_err());
+            assert!(!dir.join(NAME).exists());
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_path() {
+        let error = Socket::bind(Path::new("/nowhere/at/all")).expect_err("no folder");
+        assert!(error.to_string().contains("/nowhere/at/all/control.sock"));
+    }
+}
