@@ -9,7 +9,7 @@ use buzz_uring::limits;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::raw::{self, CLOSE, Raw, TEXT};
+use crate::common::raw::{self, CLOSE, Frame, PING, PONG, Raw, TEXT};
 use crate::common::relay::metric_in;
 use crate::common::{Author, Launch, Relay, get, now, until};
 use crate::launchdarkly::Fake;
@@ -126,7 +126,7 @@ impl Visitor {
     /// The answer to an AUTH, which is the next thing that comes.
     #[track_caller]
     pub fn answer(&mut self) -> Said {
-        let frame = self.raw.frame();
+        let frame = self.frame();
         if frame.opcode == CLOSE {
             assert_eq!(frame.payload, [0_u8; 0], "a close with a code");
             let _ = self.raw.try_send(raw::frame(0x80 | CLOSE, &[]));
@@ -154,20 +154,32 @@ impl Visitor {
         self.raw.send(raw::text(text));
     }
 
+    /// The next frame, pings apart: who waits for long gets some.
+    #[track_caller]
+    pub fn frame(&mut self) -> Frame {
+        loop {
+            let frame = self.raw.frame();
+            if frame.opcode != PING {
+                return frame;
+            }
+            self.raw.send(raw::frame(0x80 | PONG, &frame.payload));
+        }
+    }
+
     /// The next message must be this one.
     #[track_caller]
     pub fn expect(&mut self, text: &str) {
-        assert_eq!(self.raw.frame().text(), text);
+        assert_eq!(self.frame().text(), text);
     }
 
     /// Proves that nothing more has come: the answer to a ping sent now is next.
     #[track_caller]
     pub fn expect_nothing_more(&mut self) {
-        self.raw.send(raw::frame(0x80 | raw::PING, b"silence"));
-        let frame = self.raw.frame();
+        self.raw.send(raw::frame(0x80 | PING, b"silence"));
+        let frame = self.frame();
         assert_eq!(
             (frame.opcode, frame.payload.as_slice()),
-            (raw::PONG, &b"silence"[..]),
+            (PONG, &b"silence"[..]),
             "{frame:?}"
         );
     }
