@@ -144,6 +144,10 @@ pub const MAILBOX_ITEMS_MAX: usize = 65_536;
 pub const IMBALANCE_MAX: usize = 16;
 /// Sockets of one shard that have not been upgraded; further ones are turned away unread.
 pub const UNUPGRADED_MAX: usize = 4_096;
+/// Fewer than that: one for so many connections that may be open, over all shards.
+pub const UNUPGRADED_SHARE: usize = 4;
+/// But at least so many on each shard.
+pub const UNUPGRADED_MIN: usize = 16;
 // ---- Settings, control thread, flags ----
 
 /// Shards, at most (`BUZZ_SHARDS`); more threads than this gain nothing on any machine known.

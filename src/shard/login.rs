@@ -10,7 +10,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::limits::{AUTH_CHALLENGE_BYTES, KEYS_PER_CONNECTION_MAX};
+use crate::limits::{AUTH_CHALLENGE_BYTES, KEYS_PER_CONNECTION_MAX, LOGIN_WAIT};
 use crate::metrics::{AuthOutcome, CloseReason, Label};
 use crate::nostr::auth;
 use crate::nostr::event::Event;
@@ -19,6 +19,7 @@ use crate::nostr::sealed::Viewer;
 use crate::shard::Shard;
 use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
+use crate::shard::history;
 use crate::shard::hooks::{self, Hook};
 use crate::store::StoreError;
 use crate::store::embedded::Access;
@@ -174,6 +175,9 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
         conn.remove_key(shard, event.pubkey());
         let reason = Reason::fixed(Prefix::Restricted, text);
         ok(shard, conn, event, Some(&reason));
+        if !conn.is_authenticated() {
+            lock_out(shard, conn);
+        }
         return outcome;
     }
     if !conn.add_key(shard, event.pubkey()) {
@@ -188,6 +192,18 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
     }
     ok(shard, conn, event, None);
     AuthOutcome::Success
+}
+
+/// Nobody is logged in any more, where somebody must be: the subscriptions end, and the time to a
+/// login starts again.
+fn lock_out(shard: &Rc<Shard>, conn: &Rc<Conn>) {
+    let reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
+    for sub in conn.sub_ids() {
+        history::closed(shard, conn, &sub, &reason);
+    }
+    if let LoginClock::Stopped(None) = conn.login_clock.get() {
+        conn.login_clock.set(LoginClock::Stopped(Some(LOGIN_WAIT)));
+    }
 }
 
 /// What needs nothing but the frame: signature, kind, challenge, relay, age.

@@ -58,7 +58,8 @@ use slab::Slab;
 use crate::config::Config;
 use crate::lifecycle::Stage;
 use crate::limits::{
-    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, VERIFIER_KEYS_MAX,
+    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE,
+    VERIFIER_KEYS_MAX,
 };
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
@@ -296,7 +297,7 @@ impl Shard {
     }
 
     fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        if self.unupgraded.get() >= UNUPGRADED_MAX {
+        if self.unupgraded.get() >= self.unupgraded_max() {
             self.metrics
                 .upgrades_refused
                 .of(UpgradeRefusal::Capacity)
@@ -324,6 +325,14 @@ impl Shard {
         self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
         let reader = session::serve(self.clone(), conn.clone());
         runtime::spawn(self.guarded_reader(conn, reader));
+    }
+
+    /// Sockets of this shard that may be without an upgrade at one time: a share of the connections,
+    /// which are themselves a share of the descriptors, so that silent sockets cannot take those that
+    /// the store and the health server need.
+    fn unupgraded_max(&self) -> usize {
+        let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
+        share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
     }
 
     /// Counts a WebSocket, or says why there can be none now.
