@@ -213,9 +213,9 @@ pub const HEALTH_PORT_DEFAULT: u16 = 8_080;
 /// Port of the metrics server (`BUZZ_METRICS_PORT`).
 pub const METRICS_PORT_DEFAULT: u16 = 9_102;
 /// Connections that each admin server holds at once; the next one waits in the accept queue.
-pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+pub const ADMIN_CONNECTIONS_MAX: usize = 128;
 /// Life of one connection of an admin server, in milliseconds: one request and its answer.
-pub const ADMIN_CONNECTION_MS_MAX: u64 = 10_000;
+pub const ADMIN_CONNECTION_MS_MAX: u64 = 3_000;
 /// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.
 pub const SIGNALS_WAITING_MAX: usize = 8;
 /// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard
