@@ -142,7 +142,7 @@ pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
 pub const MAILBOX_ITEMS_MAX: usize = 65_536;
 /// Connections that a shard may have more than the least loaded one before it hands some over.
 pub const IMBALANCE_MAX: usize = 16;
-/// Sockets of one shard that have not been upgraded; further ones are turned away unread.
+/// Sockets of one shard that have not been upgraded; further ones wait to be accepted.
 pub const UNUPGRADED_MAX: usize = 4_096;
 /// Fewer than that: one for so many connections that may be open, over all shards.
 pub const UNUPGRADED_SHARE: usize = 4;

@@ -297,7 +297,8 @@ impl Shard {
     }
 
     fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        if self.unupgraded.get() >= self.unupgraded_max() {
+        // Only one handed over by another shard can find it so.
+        if self.has_enough_unupgraded() {
             self.metrics
                 .upgrades_refused
                 .of(UpgradeRefusal::Capacity)
@@ -327,12 +328,12 @@ impl Shard {
         runtime::spawn(self.guarded_reader(conn, reader));
     }
 
-    /// Sockets of this shard that may be without an upgrade at one time: a share of the connections,
-    /// which are themselves a share of the descriptors, so that silent sockets cannot take those that
-    /// the store and the health server need.
-    fn unupgraded_max(&self) -> usize {
+    /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
+    /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
+    /// take those that the store and the health server need.
+    pub fn has_enough_unupgraded(&self) -> bool {
         let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
-        share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
+        self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
     }
 
     /// Counts a WebSocket, or says why there can be none now.

@@ -46,13 +46,18 @@ async fn a_full_relay_refuses_before_the_handshake() {
 #[tokio::test]
 async fn without_descriptors_the_relay_pauses_and_recovers() {
     const LIMIT: u64 = 96;
-    let relay = Launch::new().confine(Confine::Descriptors(LIMIT)).start();
+    // With more shards than this limit is meant for, even the few silent sockets that each allows
+    // come to more than there are descriptors.
+    let relay = Launch::new()
+        .set("BUZZ_SHARDS", "6")
+        .confine(Confine::Descriptors(LIMIT))
+        .start();
     assert!(
         relay.output().contains("BUZZ_MAX_CONNECTIONS"),
         "the lowered bound is told"
     );
     let mut client = Client::connect(relay.address).await;
-    let crowd: Vec<TcpStream> = (0..2 * LIMIT)
+    let crowd: Vec<TcpStream> = (0..LIMIT)
         .map(|_| TcpStream::connect(relay.address).expect("the kernel's queue has room"))
         .collect();
     // One that is in is served meanwhile.
@@ -81,6 +86,21 @@ async fn without_descriptors_the_relay_pauses_and_recovers() {
     assert_eq!(client.fetch("{}").await, [event]);
     let mut late = Client::connect(relay.address).await;
     assert_eq!(late.fetch("{}").await.len(), 1);
+    relay.stop().expect(0, &[]);
+}
+
+#[tokio::test]
+async fn silent_sockets_leave_descriptors_to_those_who_need_them() {
+    let relay = Launch::new().confine(Confine::Descriptors(200)).start();
+    let mut client = Client::connect(relay.address).await;
+    let crowd: Vec<TcpStream> = (0..400)
+        .map(|_| TcpStream::connect(relay.address).expect("the kernel's queue has room"))
+        .collect();
+    // It answers, so it has a descriptor for that; and the crowd's time is not over yet.
+    let exhausted = relay.metric("buzz_accept_errors_total", &["reason=\"emfile\""]);
+    assert_eq!(exhausted, Some(0.0));
+    assert!(client.fetch("{}").await.is_empty());
+    drop(crowd);
     relay.stop().expect(0, &[]);
 }
 
