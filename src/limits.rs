@@ -82,6 +82,7 @@ pub const COMBINED_KINDS_MAX: usize = 4;
 pub const INDEX_SHRINK_ENTRIES_MIN: usize = 1_024;
 
 const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
+const _: () = assert!(SLICE_TIME.as_micros() < SLICE_TIME_COLD.as_micros());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
@@ -119,6 +120,13 @@ pub const SLICE_ENTRIES_MAX: u32 = 4_096;
 pub const READ_BYTES_MAX: usize = 1 << 20;
 /// Time that a read may hold its shard.
 pub const SLICE_TIME: Duration = Duration::from_millis(1);
+/// A slice that took this long has met pages that were not in memory: its question goes on on a
+/// reader thread. Twice what it may take, since the clock is looked at between entries only.
+pub const SLICE_TIME_COLD: Duration = Duration::from_millis(2);
+/// Threads for questions that would hold their shard. They wait for the disk, not for a core.
+pub const READER_THREADS: usize = 4;
+/// Time that a question may keep a reader thread while others wait for one.
+pub const READER_TURN: Duration = Duration::from_millis(20);
 /// A connection with more than this queued gets no further rows of history until it has taken some.
 pub const HISTORY_BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Reads of one connection that run at once; more wait behind them.

@@ -85,6 +85,8 @@ pub struct ShardMetrics {
     pub events_received: ByLabel<EventOutcome, Counter>,
     /// Live events queued.
     pub events_delivered: Counter,
+    /// Turns of reader threads.
+    pub reader_turns: Counter,
     /// Live events not sent.
     pub events_dropped: ByLabel<DropReason, Counter>,
     /// Questions to the store.
@@ -118,6 +120,7 @@ impl ShardMetrics {
             subscriptions_active: series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
             events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
             events_delivered: series::EVENTS_DELIVERED.counter(&[]),
+            reader_turns: series::READER_TURNS.counter(&[]),
             events_dropped: ByLabel::counters(&series::EVENTS_DROPPED, &[]),
             queries: ByLabel::counters(&series::QUERIES, &[]),
             query_seconds: ByLabel::histograms(&series::QUERY_SECONDS),

@@ -16,6 +16,7 @@ use crate::nostr::event::Event;
 use crate::shard::admission::Gates;
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
+use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
 use crate::store::{CommitSink, Done, Outcome};
 
@@ -46,6 +47,8 @@ pub struct Common {
     pub pages: http::Pages,
     /// The store.
     pub store: Embedded,
+    /// Threads for reads that would hold their shard.
+    pub readers: Readers,
     /// The two gates.
     pub gates: Gates,
     /// Ids of ephemeral events seen lately.
@@ -77,11 +80,13 @@ impl Common {
     ) -> Arc<Common> {
         let shards = config.shards;
         let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
+        let readers = Readers::start(&store.reader(), config.db_read_pool);
         Arc::new(Common {
             config,
             lifecycle,
             pages,
             store,
+            readers,
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),

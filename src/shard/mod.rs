@@ -13,6 +13,7 @@
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
 //! | [`history`] | REQ and COUNT: questions to the store |
+//! | [`readers`] | threads for the questions that would hold their shard |
 //! | [`login`] | AUTH: who a client is, and whether it is served |
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`drain`] | the shard's part of the drain |
@@ -37,6 +38,7 @@ pub mod listener;
 pub mod login;
 pub mod mailbox;
 pub mod outbox;
+pub mod readers;
 pub mod runtime;
 pub mod session;
 pub mod subs;
