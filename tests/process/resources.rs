@@ -85,7 +85,7 @@ async fn without_descriptors_the_relay_pauses_and_recovers() {
 }
 
 /// A connection whose kernel takes little on its behalf.
-fn slow_socket(relay: std::net::SocketAddr) -> Raw {
+pub fn slow_socket(relay: std::net::SocketAddr) -> Raw {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
     socket.connect(&relay.into()).unwrap();
@@ -203,7 +203,7 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
 }
 
 /// Memory of the process, in bytes.
-fn resident_bytes(relay: &Relay) -> usize {
+pub fn resident_bytes(relay: &Relay) -> usize {
     let status = relay.proc_file("status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
@@ -253,7 +253,7 @@ async fn connections_of_all_kinds_leave_nothing_behind() {
 }
 
 /// Descriptors, without one that a scrape of ours may just have closed.
-fn settled_descriptors(relay: &Relay) -> usize {
+pub fn settled_descriptors(relay: &Relay) -> usize {
     (0..20)
         .map(|_| relay.descriptors())
         .min()
