@@ -1,7 +1,7 @@
 //! The gate beside `tokio::sync::Semaphore` and beside a mutex and a queue, in one run.
 //!
 //! ```text
-//! cargo bench --bench gate
+//! cargo bench --bench gate [-- part of a case's name]
 //! ```
 //!
 //! Absolute times mean little on shared machines. The three subjects take turns within each round,
@@ -457,6 +457,12 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Rounds of one case, the subjects taking turns, and its line of the table.
 fn case(name: &str, rounds: usize, subjects: [&dyn Fn() -> f64; 3]) {
+    let wanted = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    if wanted.is_some_and(|wanted| !name.contains(&wanted)) {
+        return;
+    }
     let rounds: Vec<[f64; 3]> = (0..rounds)
         .map(|_| subjects.map(|subject| subject()))
         .collect();

@@ -1,4 +1,4 @@
-"""Small SVG charts: a grid of panels with bars, areas or steps. Standard library only.
+"""Small SVG charts: a grid of panels with bars. Standard library only.
 
 Readable on light and dark pages: no background, and text that follows the reader's scheme.
 """
@@ -17,26 +17,22 @@ text { fill: currentColor; }
 
 
 class Panel:
-    """One set of axes. Series are lists of (x, height, y-below): bars of one x width."""
+    """One set of axes. A series is a list of (x, height), bars of one width."""
 
     def __init__(self, title, note=""):
         self.title, self.note, self.series = title, note, []
 
     def bars(self, points, width, style):
         """Bars from 0 up: points are (x, height)."""
-        self.series.append(([(x, height, 0) for x, height in points], width, style))
-
-    def stacked(self, below, points, width, style):
-        """Bars on top of others: `below` gives the height to start from."""
-        self.series.append(([(x, height, below.get(x, 0)) for x, height in points], width, style))
+        self.series.append((points, width, style))
 
     def top(self):
         """The highest point."""
-        return max((height + base for points, _, _ in self.series for _, height, base in points), default=0)
+        return max((height for points, _, _ in self.series for _, height in points), default=0)
 
     def right(self):
         """The last x."""
-        return max((x + width for points, width, _ in self.series for x, _, _ in points), default=1)
+        return max((x + width for points, width, _ in self.series for x, _ in points), default=1)
 
 
 def nice(value):
@@ -90,13 +86,12 @@ def grid(rows, x_label, title, legend=(), width=960, height=190, x_max=None):
                                f"{number(y_max * share)}</text>")
             for points, bar, style in panel.series:
                 path = []
-                for x, tall, base in points:
+                for x, tall in points:
                     if tall <= 0 or x >= x_right:
                         continue
                     wide = max(bar / x_right * each, 0.5)
                     high = tall / y_max * height
-                    foot = y0 + height * (1 - base / y_max)
-                    path.append(f"M{x0 + x / x_right * each:.1f} {foot:.1f}v{-high:.1f}h{wide:.2f}v{high:.1f}z")
+                    path.append(f"M{x0 + x / x_right * each:.1f} {y0 + height:.1f}v{-high:.1f}h{wide:.2f}v{high:.1f}z")
                 out.append(f'<path d="{"".join(path)}" class="{style}"/>')
             for share in (0, 0.5, 1):
                 out.append(f'<text x="{x0 + each * share:.1f}" y="{y0 + height + 16}" text-anchor='

@@ -5,7 +5,7 @@ use crate::nostr::info::{Bounds, Info, Limitation};
 use crate::shard::http::Pages;
 
 /// NIPs that the relay implements, ascending.
-pub const SUPPORTED_NIPS: &[u16] = &[1, 11];
+pub const SUPPORTED_NIPS: &[u16] = &[1, 11, 42, 45, 59, 70];
 
 /// Makes the pages from the settings. They do not change while the process runs.
 pub fn pages(config: &Config) -> Pages {

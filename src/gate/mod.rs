@@ -243,10 +243,11 @@ impl<G: Deref<Target = ConcurrencyGate> + Unpin> Future for Acquire<G> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if this.slot == NIL {
-            let gate = this.gate.as_deref().expect("polled after it was ready");
+            let gate = this.gate.take().expect("polled after it was ready");
             if gate.state.try_admit().is_ok() {
-                return this.admitted();
+                return Poll::Ready(Ok(Permit { gate }));
             }
+            this.gate = Some(gate);
         }
         this.wait(cx)
     }

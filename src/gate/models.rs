@@ -5,8 +5,8 @@
 //! more threads. Both find a lost wake-up as a deadlock.
 //!
 //! ```text
-//! cargo test --release --features loom    --lib gate::models     GATE_LOOM_PREEMPTIONS (3)
-//! cargo test --release --features shuttle --lib gate::models     GATE_SHUTTLE_SCHEDULES (2000)
+//! cargo test --features loom    --lib gate::models   GATE_LOOM_PREEMPTIONS (3)
+//! cargo test --features shuttle --lib gate::models   GATE_SHUTTLE_SCHEDULES (2000)
 //! ```
 //!
 //! What loom does not do: orders weaker than acquire and release on the way of a load are not all

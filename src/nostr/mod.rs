@@ -15,12 +15,14 @@
 //! | [`verify`] | signatures, with a cache of parsed keys |
 //! | [`auth`] | the checks of a NIP-42 login |
 //! | [`info`] | the NIP-11 document |
+//! | [`key`] | public keys as people write them |
 
 pub mod auth;
 mod cursor;
 pub mod event;
 pub mod filter;
 pub mod info;
+pub mod key;
 pub mod kind;
 pub mod message;
 #[cfg(test)]

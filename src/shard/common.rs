@@ -28,8 +28,9 @@ pub enum Mail {
     Answer(Done),
     /// A connection that another shard accepted.
     Adopt(OwnedFd, SocketAddr),
-    /// End the connections that have logged in with this key: it is banned.
-    Ban([u8; 32]),
+    /// End the connections that have logged in with one of these keys, which are sorted: they are
+    /// banned.
+    Ban(Arc<[[u8; 32]]>),
     /// Accept no more, and say how many connections there are.
     StopAccepting,
     /// All queues together are past their bound, and this shard has published the largest one.
@@ -137,6 +138,20 @@ impl Common {
     /// What was to be told, when the mailbox has no room now.
     pub fn tell(&self, shard: usize, mail: Mail) -> Result<(), Mail> {
         self.mail[shard].try_push(mail).map_err(|(mail, _)| mail)
+    }
+
+    /// Ends all connections of keys whose ban is committed. Blocks while a mailbox is full: not for
+    /// a shard, nor for the control thread itself.
+    ///
+    /// A login that read the lists before that commit has noted its key before its shard opens this
+    /// mail, because it does both in one turn; one that reads them later finds the ban.
+    pub fn end_banned(&self, mut keys: Vec<[u8; 32]>) {
+        keys.sort_unstable();
+        let keys: Arc<[[u8; 32]]> = keys.into();
+        for mailbox in self.mail.iter() {
+            // A closed one has no connections any more.
+            let _ = mailbox.push_batch_blocking(&mut vec![Mail::Ban(keys.clone())]);
+        }
     }
 
     /// The store's way to the shards.

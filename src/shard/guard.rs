@@ -17,7 +17,20 @@ impl Shard {
         Guarded {
             shard: self.clone(),
             conn,
+            is_reader: false,
             task,
+        }
+    }
+
+    /// As [`Shard::guarded`], for the connection's reader: with it the connection leaves the table.
+    pub(super) fn guarded_reader<F: Future<Output = ()>>(
+        self: &Rc<Self>,
+        conn: Rc<Conn>,
+        reader: F,
+    ) -> Guarded<F> {
+        Guarded {
+            is_reader: true,
+            ..self.guarded(conn, reader)
         }
     }
 
@@ -34,10 +47,14 @@ impl Shard {
 
 pin_project_lite::pin_project! {
     /// A task of one connection. See [`Shard::guarded`].
+    ///
+    /// A future of its own and not an `async` block around the task: a block would hold the task
+    /// twice, and every idle connection would pay for it.
     #[must_use = "futures do nothing unless polled"]
     pub struct Guarded<F> {
         shard: Rc<Shard>,
         conn: Rc<Conn>,
+        is_reader: bool,
         #[pin]
         task: F,
     }
@@ -50,9 +67,13 @@ impl<F: Future<Output = ()>> Future for Guarded<F> {
         let this = self.project();
         // Nothing of the task is used after a panic but what the shard keeps consistent itself.
         let polled = catch_unwind(AssertUnwindSafe(|| this.task.poll(context)));
-        polled.unwrap_or_else(|_| {
+        let polled = polled.unwrap_or_else(|_| {
             this.shard.caught(this.conn);
             Poll::Ready(())
-        })
+        });
+        if polled.is_ready() && *this.is_reader {
+            this.shard.remove(this.conn);
+        }
+        polled
     }
 }

@@ -14,7 +14,7 @@ use crate::nostr::message::{self, Prefix, Reason};
 use crate::shard::Shard;
 use crate::shard::conn::Conn;
 use crate::shard::session::Flow;
-use crate::store::{Job, Outcome};
+use crate::store::{Job, Outcome, StoreErrorKind};
 
 /// Checks a published event and passes it on, or answers why not.
 pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
@@ -40,7 +40,10 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
                 Outcome::SignatureDiffers
             }
         }),
-        Err(error) => Some(Outcome::Failed(error)),
+        Err(error) => {
+            tracing::warn!(%error, "an event could not be looked up");
+            Some(Outcome::Failed(error))
+        }
     };
     if let Some(outcome) = outcome {
         answer(shard, conn, &event, &outcome);
@@ -85,8 +88,10 @@ pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, outcome: &Outco
         ),
         Outcome::Refused(reason) => (false, Some(reason.clone())),
         Outcome::Failed(error) => {
-            tracing::warn!(%error, "an event could not be stored");
-            let text = "the event could not be stored, try again";
+            let text = match error.kind() {
+                StoreErrorKind::Full => "the store has no room, try again later",
+                _ => "the event could not be stored, try again",
+            };
             (false, Some(Reason::new(Prefix::Error, text)))
         }
     };

@@ -10,7 +10,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::limits::{AUTH_CHALLENGE_BYTES, KEYS_PER_CONNECTION_MAX};
+use crate::limits::{AUTH_CHALLENGE_BYTES, KEYS_PER_CONNECTION_MAX, LOGIN_WAIT};
 use crate::metrics::{AuthOutcome, CloseReason, Label};
 use crate::nostr::auth;
 use crate::nostr::event::Event;
@@ -19,8 +19,8 @@ use crate::nostr::sealed::Viewer;
 use crate::shard::Shard;
 use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
+use crate::shard::history;
 use crate::shard::hooks::{self, Hook};
-use crate::shard::runtime;
 use crate::store::StoreError;
 use crate::store::embedded::Access;
 use crate::ws::close;
@@ -160,15 +160,25 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
         conn.close(shard, CloseReason::Banned, code, "banned");
         return AuthOutcome::Banned;
     }
-    if config.pubkey_allowlist && !access.allowed {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not on the allow-list");
+    let denied = if config.pubkey_allowlist && !access.allowed {
+        Some((
+            "this key is not on the allow-list",
+            AuthOutcome::AllowlistDenied,
+        ))
+    } else if config.require_membership && !access.member {
+        Some(("this key is not a member", AuthOutcome::NotRelayMember))
+    } else {
+        None
+    };
+    if let Some((text, outcome)) = denied {
+        // It may have been let in by an earlier login: this one is what counts.
+        conn.remove_key(shard, event.pubkey());
+        let reason = Reason::fixed(Prefix::Restricted, text);
         ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::AllowlistDenied;
-    }
-    if config.require_membership && !access.member {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not a member");
-        ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::NotRelayMember;
+        if !conn.is_authenticated() {
+            lock_out(shard, conn);
+        }
+        return outcome;
     }
     if !conn.add_key(shard, event.pubkey()) {
         let text = "too many keys on this connection";
@@ -184,6 +194,18 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
     AuthOutcome::Success
 }
 
+/// Nobody is logged in any more, where somebody must be: the subscriptions end, and the time to a
+/// login starts again.
+fn lock_out(shard: &Rc<Shard>, conn: &Rc<Conn>) {
+    let reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
+    for sub in conn.sub_ids() {
+        history::closed(shard, conn, &sub, &reason);
+    }
+    if let LoginClock::Stopped(None) = conn.login_clock.get() {
+        conn.login_clock.set(LoginClock::Stopped(Some(LOGIN_WAIT)));
+    }
+}
+
 /// What needs nothing but the frame: signature, kind, challenge, relay, age.
 fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     if !event.id_matches() || !shard.verifier.borrow_mut().verify(event) {
@@ -195,9 +217,7 @@ fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> 
 }
 
 async fn check_access(shard: &Shard, key: &[u8; 32]) -> Result<Access, StoreError> {
-    if let Some(delay) = hooks::delay(Hook::Access) {
-        runtime::sleep(delay).await;
-    }
+    hooks::pause(Hook::Access).await;
     shard.reader.access(key)
 }
 
@@ -250,6 +270,22 @@ impl Conn {
     /// Whether this key has logged in here.
     pub fn has_key(&self, key: &[u8; 32]) -> bool {
         self.keys.borrow().contains(key)
+    }
+
+    /// Whether one of these keys, which are sorted, has logged in here.
+    pub fn has_one_of(&self, sorted: &[[u8; 32]]) -> bool {
+        let keys = self.keys.borrow();
+        keys.iter().any(|key| sorted.binary_search(key).is_ok())
+    }
+
+    /// Forgets a key: its login was repeated, and refused this time.
+    pub fn remove_key(&self, shard: &Shard, key: &[u8; 32]) {
+        let mut keys = self.keys.borrow_mut();
+        let before = keys.len();
+        keys.retain(|other| other != key);
+        if before > 0 && keys.is_empty() {
+            shard.metrics.authenticated_active.decrement(1.0);
+        }
     }
 
     /// Who its client is, for what is served to some only.

@@ -64,7 +64,8 @@ use slab::Slab;
 use crate::config::Config;
 use crate::lifecycle::Stage;
 use crate::limits::{
-    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, VERIFIER_KEYS_MAX,
+    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE,
+    VERIFIER_KEYS_MAX,
 };
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
@@ -246,8 +247,8 @@ impl Shard {
             Mail::Event(event, sequence) => self.deliver(event, sequence),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
-            Mail::Ban(key) => self.each_conn(|conn| {
-                if conn.has_key(&key) {
+            Mail::Ban(keys) => self.each_conn(|conn| {
+                if conn.has_one_of(&keys) {
                     let code = Some(close::POLICY_VIOLATION);
                     conn.close(self, CloseReason::Banned, code, "banned");
                 }
@@ -320,7 +321,8 @@ impl Shard {
     }
 
     fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        if self.unupgraded.get() >= UNUPGRADED_MAX {
+        // Only one handed over by another shard can find it so.
+        if self.has_enough_unupgraded() {
             self.metrics
                 .upgrades_refused
                 .of(UpgradeRefusal::Capacity)
@@ -359,12 +361,16 @@ impl Shard {
         conn.set_key(key as u32);
         self.unupgraded.set(self.unupgraded.get() + 1);
         self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-        let this = self.clone();
-        let served = self.guarded(conn.clone(), session::serve(self.clone(), conn.clone()));
-        runtime::spawn(async move {
-            served.await;
-            this.remove(&conn);
-        });
+        let reader = session::serve(self.clone(), conn.clone());
+        runtime::spawn(self.guarded_reader(conn, reader));
+    }
+
+    /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
+    /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
+    /// take those that the store and the health server need.
+    pub fn has_enough_unupgraded(&self) -> bool {
+        let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
+        self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
     }
 
     /// Counts a WebSocket, or says why there can be none now.
@@ -404,7 +410,7 @@ impl Shard {
         Ok(())
     }
 
-    fn remove(&self, conn: &Conn) {
+    pub(super) fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.ended(conn);
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);

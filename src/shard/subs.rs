@@ -135,9 +135,10 @@ impl Conn {
         self.within_bounds(shard);
     }
 
-    /// How many subscriptions there are.
-    pub fn sub_count(&self) -> usize {
-        self.subs.borrow().iter().flatten().count()
+    /// The ids of all subscriptions.
+    pub fn sub_ids(&self) -> Vec<SubId> {
+        let subs = self.subs.borrow();
+        subs.iter().flatten().map(|sub| sub.id.clone()).collect()
     }
 
     fn sub_key(&self, slot: usize) -> SubKey {

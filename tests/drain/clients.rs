@@ -16,14 +16,16 @@ use crate::common::{Author, Relay, WAIT, id_of, now};
 
 #[test]
 fn everybody_is_told_and_nobody_is_reset() {
-    let mut relay = launch(4).start();
-    let mut clients: Vec<Raw> = (0..200).map(|_| Raw::upgraded(relay.address)).collect();
-    terminate(&relay);
-    for client in &mut clients {
-        assert!(expect_restart(client).is_empty());
+    for driver in ["auto", "epoll"] {
+        let mut relay = launch(4).set("BUZZ_IO_DRIVER", driver).start();
+        let mut clients: Vec<Raw> = (0..200).map(|_| Raw::upgraded(relay.address)).collect();
+        terminate(&relay);
+        for client in &mut clients {
+            assert!(expect_restart(client).is_empty());
+        }
+        let exit = ends_clean(&mut relay);
+        assert_eq!(counts(&exit), (200, 0, 0), "{driver}");
     }
-    let exit = ends_clean(&mut relay);
-    assert_eq!(counts(&exit), (200, 0, 0));
 }
 
 #[test]

@@ -83,7 +83,10 @@ async fn a_full_disk_refuses_events_and_harms_nothing() {
         if accepted {
             kept.push(event);
         } else {
-            assert!(reason.starts_with("error: "), "{reason}");
+            assert!(
+                reason.starts_with("error: the store has no room"),
+                "{reason}"
+            );
             refusals += 1;
         }
         if refusals == 20 {

@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 use crate::common::raw::{self, Raw};
 use crate::common::{Launch, Relay, until};
-use crate::resources::{resident_bytes, settled_descriptors};
+use crate::resources::{anonymous_bytes, settled_descriptors};
 
 #[path = "../../fuzz/src/mutate.rs"]
 mod mutate;
@@ -37,7 +37,7 @@ fn a_flood_of_random_frames_harms_nobody() {
     let warm_up = AtomicU64::new(0);
     send_frames(&relay, &warm_up, (frames / 10).min(20_000), 1_000, &seeds);
     settle(&relay, neighbours.len());
-    let (memory, descriptors) = (resident_bytes(&relay), settled_descriptors(&relay));
+    let (memory, descriptors) = (anonymous_bytes(&relay), settled_descriptors(&relay));
 
     let sent = AtomicU64::new(0);
     let (mut longest, started) = (Duration::ZERO, Instant::now());
@@ -63,7 +63,7 @@ fn a_flood_of_random_frames_harms_nobody() {
     until("descriptors come back", || {
         (settled_descriptors(&relay) <= descriptors).then_some(())
     });
-    let grown = resident_bytes(&relay).saturating_sub(memory);
+    let grown = anonymous_bytes(&relay).saturating_sub(memory);
     println!("{frames} frames in {took:?}; longest wait {longest:?}; {grown} bytes more");
     assert!(grown < 48 << 20, "{grown} bytes more");
     assert_eq!(relay.metric("buzz_ws_panics_total", &[]), Some(0.0));

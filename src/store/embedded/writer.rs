@@ -146,9 +146,14 @@ fn run(shared: &Shared, mut sink: impl CommitSink) {
             match commit(&shared.tables, &mut scratch, &mut done) {
                 Ok(0) => {}
                 Ok(stored) => sink.commit_took(start.elapsed(), stored),
-                Err(error) => done
-                    .iter_mut()
-                    .for_each(|done| done.outcome = Outcome::Failed(error.clone())),
+                Err(error) => {
+                    let error = shared.tables.explain(error);
+                    // Once a group: a full disk refuses thousands of events a second.
+                    tracing::error!(%error, events = done.len(), "a commit failed");
+                    for done in &mut done {
+                        done.outcome = Outcome::Failed(error.clone());
+                    }
+                }
             }
             sink.committed(&mut done);
             done.clear();
