@@ -293,7 +293,8 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
                 return Step::Over;
             }
             conn.send(shard, |outbox| {
-                rows.iter().for_each(|json| outbox.push_row(&read.sub, json));
+                rows.iter()
+                    .for_each(|json| outbox.push_row(&read.sub, json));
             });
             took(shard, conn, read, rows.bytes(), progress)
         }

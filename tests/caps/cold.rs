@@ -22,7 +22,9 @@ async fn cold(scan_ms: &str) -> (Relay, Hooks, Vec<String>) {
 }
 
 fn turns(relay: &Relay) -> f64 {
-    relay.metric("buzz_reader_turns_total", &[]).expect("a series")
+    relay
+        .metric("buzz_reader_turns_total", &[])
+        .expect("a series")
 }
 
 #[tokio::test]
@@ -67,7 +69,11 @@ async fn a_cold_read_holds_its_permit_and_not_its_shard() {
         reader.expect(&format!("[\"EVENT\",\"cold\",{note}]"));
     }
     let end = reader.frame();
-    assert!(end.text().starts_with("[\"EOSE\",\"cold\""), "{}", end.text());
+    assert!(
+        end.text().starts_with("[\"EOSE\",\"cold\""),
+        "{}",
+        end.text()
+    );
     for _ in 0..20 {
         assert!(reader.frame().text().starts_with("[\"EVENT\",\"cold\","));
     }
@@ -92,10 +98,16 @@ async fn nobody_waits_for_a_cold_read_any_longer() {
     loop {
         let frame = closer.frame();
         if frame.text().starts_with("[\"COUNT\"") {
-            assert_eq!(frame.text(), json!(["COUNT", "c", {"count": NOTES}]).to_string());
+            assert_eq!(
+                frame.text(),
+                json!(["COUNT", "c", {"count": NOTES}]).to_string()
+            );
             break;
         }
-        assert!(!frame.text().starts_with("[\"EOSE\""), "answered after its CLOSE");
+        assert!(
+            !frame.text().starts_with("[\"EOSE\""),
+            "answered after its CLOSE"
+        );
     }
     agree(&relay);
 }
