@@ -23,6 +23,7 @@ use crate::limits::{
 use crate::live::SubKey;
 use crate::metrics::{DropReason, QueryKind};
 use crate::nostr::filter::Filter;
+use crate::nostr::hll::Hll;
 use crate::nostr::message::{self, Prefix, Reason, SubId};
 use crate::shard::Shard;
 use crate::shard::admission::{Held, Refused};
@@ -247,6 +248,7 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
         entries_max: SLICE_ENTRIES_MAX,
         bytes_max: READ_BYTES_MAX - read.bytes.min(READ_BYTES_MAX - 1),
         deadline: Some(Instant::now() + SLICE_TIME),
+        now: shard.unix_seconds(),
     };
     let progress = match &mut read.what {
         What::Events { key, query, .. } => {
@@ -281,10 +283,13 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
 
 fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
     match &read.what {
-        What::Events { key, .. } => conn.end_history(shard, *key),
+        What::Events { key, query, .. } => conn.end_history(shard, *key, query.hint()),
         What::Count(count) => {
             conn.send(shard, |outbox| {
-                outbox.push_text(|out| message::write_count(out, &read.sub, count.total()));
+                let hll = count.hll().map(Hll::to_hex);
+                outbox.push_text(|out| {
+                    message::write_count(out, &read.sub, count.total(), hll.as_deref());
+                });
             });
         }
     }

@@ -418,6 +418,13 @@ impl Shard {
         since.map_or(0, |since| since.as_secs())
     }
 
+    /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.
+    pub fn has_expired(&self, event: &Event) -> bool {
+        event
+            .expiration()
+            .is_some_and(|expires| expires <= self.unix_seconds())
+    }
+
     /// A number that no other connection or subscription of this shard has had lately.
     pub fn next_serial(&self) -> u32 {
         let serial = self.serial.get().wrapping_add(1);
@@ -547,6 +554,9 @@ impl Shard {
 impl Shard {
     /// Matches an event against the shard's subscriptions and queues it for those it fits.
     fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
+        if self.has_expired(&event) {
+            return;
+        }
         let mut matched = self.matched.take();
         let delivered = catch_unwind(AssertUnwindSafe(|| {
             self.subscriptions

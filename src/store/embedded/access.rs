@@ -5,8 +5,10 @@
 
 use std::ops::ControlFlow;
 
+use super::deletion::Gone;
 use super::reader::{Found, Reader};
-use super::{Embedded, layout, store_error};
+use super::{Embedded, deletion, layout, store_error};
+use crate::nostr::event::Event;
 use crate::store::StoreError;
 
 /// What the lists say of a key.
@@ -67,6 +69,8 @@ pub struct Screen {
     pub banned: bool,
     /// The event is stored.
     pub found: Option<Found>,
+    /// The event is not stored and was taken back.
+    pub gone: Option<Gone>,
 }
 
 impl Reader {
@@ -76,17 +80,25 @@ impl Reader {
         access(self.tables().access.get(&txn, key).map_err(store_error)?)
     }
 
-    /// Looks an event up by its id, and its author on the ban list, in one transaction.
-    pub fn screen(&self, id: &[u8; 32], author: &[u8; 32]) -> Result<Screen, StoreError> {
+    /// Looks an event up by its id and among what was taken back, and its author on the ban list, in
+    /// one transaction.
+    pub fn screen(&self, event: &Event) -> Result<Screen, StoreError> {
+        let (id, author) = (event.id(), event.pubkey());
         let txn = self.txn()?;
         let entry = self
             .tables()
             .access
             .get(&txn, author)
             .map_err(store_error)?;
+        let found = self.find_in(&txn, id)?;
+        let gone = match found {
+            Some(_) => None,
+            None => deletion::gone(self.tables(), &txn, event)?,
+        };
         Ok(Screen {
             banned: access(entry)?.banned,
-            found: self.find_in(&txn, id)?,
+            found,
+            gone,
         })
     }
 
@@ -143,6 +155,7 @@ fn access(value: Option<&[u8]>) -> Result<Access, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nostr::testing::Author;
     use crate::store::embedded::EmbeddedOptions;
 
     fn open(dir: &std::path::Path) -> Embedded {
@@ -158,7 +171,8 @@ mod tests {
     fn a_key_is_on_the_lists_it_was_put_on() {
         let dir = tempfile::tempdir().expect("folder");
         let store = open(dir.path());
-        let (one, two) = ([1; 32], [2; 32]);
+        let (ada, ben) = (Author::new(1), Author::new(2));
+        let (one, two) = (*ada.pubkey(), *ben.pubkey());
         assert!(store.edit_access(&one, List::Banned, true).expect("edit"));
         assert!(!store.edit_access(&one, List::Banned, true).expect("edit"));
         assert!(store.edit_access(&one, List::Members, true).expect("edit"));
@@ -172,8 +186,8 @@ mod tests {
         };
         assert_eq!(reader.access(&one).expect("read"), expected);
         assert_eq!(reader.access(&[3; 32]).expect("read"), Access::default());
-        assert!(reader.screen(&[9; 32], &one).expect("read").banned);
-        assert!(!reader.screen(&[9; 32], &two).expect("read").banned);
+        assert!(reader.screen(&ada.note(1, "")).expect("read").banned);
+        assert!(!reader.screen(&ben.note(1, "")).expect("read").banned);
 
         let mut keys = Vec::new();
         let list = &mut |key, _| {
@@ -181,7 +195,7 @@ mod tests {
             ControlFlow::Continue(())
         };
         reader.access_list(list).expect("list");
-        assert_eq!(keys, [one, two]);
+        assert_eq!(keys, [one.min(two), one.max(two)]);
     }
 
     #[test]
