@@ -47,6 +47,10 @@ pub const LIMIT_DEFAULT: usize = 500;
 /// How far `created_at` may lie ahead, in seconds (`BUZZ_CREATED_AT_FUTURE_SECONDS`).
 pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
 
+/// Largest proof of work that can be asked for, in leading zero bits (`BUZZ_MIN_POW_DIFFICULTY`):
+/// what is beyond everybody's reach is a mistake.
+pub const POW_DIFFICULTY_MAX: u64 = 128;
+
 // ws: what the wire format itself bounds.
 
 /// Header bytes of a frame that a client sends: 2, 8 of length, 4 of mask key (RFC 6455 section 5.2).
@@ -334,6 +338,15 @@ pub const TAG_VALUE_RAW_BYTES_MAX: usize = 64;
 pub const MERGE_STREAMS_MAX: usize = 2_048;
 /// Entries of a scan between two looks at the clock.
 pub const SCAN_CLOCK_ENTRIES: u32 = 32;
+
+/// Entries that the writer looks at between two groups, to remove what has expired or vanished.
+pub const UPKEEP_STEPS_MAX: u32 = 1_024;
+/// Index entries that it removes between two groups; the last event may pass it.
+pub const UPKEEP_INDEX_ENTRIES_MAX: usize = 8_192;
+/// Time between two looks for expired events.
+pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
+/// Entries that a full answer is looked beyond, to tell whether there are more (NIP-67).
+pub const HINT_ENTRIES_MAX: u32 = 64;
 
 const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
 const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);

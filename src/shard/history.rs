@@ -26,6 +26,7 @@ use crate::limits::{
 use crate::live::SubKey;
 use crate::metrics::{DropReason, QueryKind};
 use crate::nostr::filter::Filter;
+use crate::nostr::hll::Hll;
 use crate::nostr::message::{self, Prefix, Reason, SubId};
 use crate::shard::Shard;
 use crate::shard::admission::{Held, Refused};
@@ -262,6 +263,7 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
         entries_max: SLICE_ENTRIES_MAX,
         bytes_max,
         deadline: Some(start + SLICE_TIME),
+        now: shard.unix_seconds(),
     };
     let (sub, mut bytes) = (&read.sub, 0);
     let mut progress = Ok(Progress::More);
@@ -280,8 +282,8 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let Some(question) = read.question.take() else {
         return Step::Over;
     };
-    let bytes_max = read.bytes_left();
-    match shard.common.readers.turn(question, bytes_max).await {
+    let (bytes_max, now) = (read.bytes_left(), shard.unix_seconds());
+    match shard.common.readers.turn(question, bytes_max, now).await {
         Ok(Turn {
             question,
             rows,
@@ -343,13 +345,18 @@ fn took(
 
 fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
     match (read.fills, &read.question) {
-        (Some((key, _)), _) => conn.end_history(shard, key),
+        (Some((key, _)), Some(Question::Events(query))) => {
+            conn.end_history(shard, key, query.hint());
+        }
         (None, Some(Question::Count(count))) => {
             conn.send(shard, |outbox| {
-                outbox.push_text(|out| message::write_count(out, &read.sub, count.total()));
+                let hll = count.hll().map(Hll::to_hex);
+                outbox.push_text(|out| {
+                    message::write_count(out, &read.sub, count.total(), hll.as_deref());
+                });
             });
         }
-        (None, _) => {}
+        _ => {}
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());
     seconds.record(read.started.elapsed());
