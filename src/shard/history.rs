@@ -273,7 +273,8 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
             outbox.push_row(sub, json);
         });
     });
-    read.cold = start.elapsed() >= SLICE_TIME_COLD;
+    let overran = start.elapsed() >= SLICE_TIME_COLD;
+    read.cold = overran && (hooks::stalls() || shard.faults.have_grown());
     took(shard, conn, read, bytes, progress)
 }
 

@@ -83,6 +83,7 @@ use admission::Admission;
 use common::Padded;
 use conn::{Conn, Signal};
 use outbox::Batch;
+use readers::Faults;
 use runtime::{Driver, Listener, Socket, Turns};
 
 pub use common::{Common, Mail};
@@ -99,6 +100,8 @@ pub struct Shard {
     pub metrics: ShardMetrics,
     /// Its view of the store.
     pub reader: Reader,
+    /// How often it waited for pages of the store.
+    pub faults: Faults,
     /// Its way to the history gate.
     pub history: Admission,
     /// Its way to the auth gate.
@@ -191,6 +194,7 @@ impl Shard {
             id,
             metrics: ShardMetrics::new(id),
             reader: common.store.reader(),
+            faults: Faults::default(),
             history: Admission::new(&common.gates, GateName::HistoryReads, id),
             auth: Admission::new(&common.gates, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
