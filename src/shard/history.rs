@@ -282,8 +282,8 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let Some(question) = read.question.take() else {
         return Step::Over;
     };
-    let bytes_max = read.bytes_left();
-    match shard.common.readers.turn(question, bytes_max).await {
+    let (bytes_max, now) = (read.bytes_left(), shard.unix_seconds());
+    match shard.common.readers.turn(question, bytes_max, now).await {
         Ok(Turn {
             question,
             rows,

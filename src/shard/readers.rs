@@ -19,7 +19,7 @@ use crate::limits::{READER_THREADS, READER_TURN};
 use crate::nostr::filter::Filter;
 use crate::shard::hooks;
 use crate::store::embedded::{Budget, Count, Progress, Query, Reader};
-use crate::store::{StoreError, unix_seconds};
+use crate::store::StoreError;
 
 /// A question to the store, at any place between its first row and its last.
 pub enum Question {
@@ -90,6 +90,7 @@ pub struct Turn {
 struct Job {
     question: Question,
     bytes_max: usize,
+    now: u64,
     reply: oneshot::Sender<Turn>,
 }
 
@@ -115,7 +116,8 @@ impl Readers {
         Readers { queue }
     }
 
-    /// Reads on with a question, for at most `bytes_max` of rows.
+    /// Reads on with a question, for at most `bytes_max` of rows, as of the time `now` (see
+    /// [`Budget::now`]).
     ///
     /// # Errors
     ///
@@ -124,11 +126,13 @@ impl Readers {
         &self,
         question: Question,
         bytes_max: usize,
+        now: u64,
     ) -> Result<Turn, Option<Question>> {
         let (reply, answer) = oneshot::channel();
         let job = Job {
             question,
             bytes_max,
+            now,
             reply,
         };
         match self.queue.try_send(job) {
@@ -155,6 +159,7 @@ fn take_turn(reader: &Reader, job: Job) {
     let Job {
         mut question,
         bytes_max,
+        now,
         reply,
     } = job;
     let mut rows = Rows::default();
@@ -162,7 +167,7 @@ fn take_turn(reader: &Reader, job: Job) {
         entries_max: u32::MAX,
         bytes_max,
         deadline: Some(Instant::now() + READER_TURN),
-        now: unix_seconds(),
+        now,
     };
     let progress = question.slice(reader, &budget, &mut |json| rows.push(json));
     // Nobody may wait any longer: then the question ends here.
@@ -241,7 +246,7 @@ mod tests {
         let mut turns = 0;
         loop {
             // A few rows a turn.
-            let turn = readers.turn(question, 2_000).await.ok().unwrap();
+            let turn = readers.turn(question, 2_000, 0).await.ok().unwrap();
             assert!(turn.rows.bytes() <= 2_000);
             given.extend(turn.rows.iter().map(str::to_owned));
             question = turn.question;
@@ -271,11 +276,11 @@ mod tests {
         let readers = Readers::start(&store.reader(), 1);
         let (queue, _jobs) = crossbeam_channel::bounded(0);
         let full = Readers { queue };
-        let back = full.turn(everything(), 1_000).await;
+        let back = full.turn(everything(), 1_000, 0).await;
         let Err(Some(question)) = back else {
             panic!("the question is lost")
         };
-        let turn = readers.turn(question, 1_000).await.ok().unwrap();
+        let turn = readers.turn(question, 1_000, 0).await.ok().unwrap();
         assert_eq!(turn.rows.iter().count(), 1);
     }
 }
