@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use crate::limits::{READER_THREADS, READER_TURN};
 use crate::nostr::filter::Filter;
 use crate::shard::hooks;
-use crate::store::embedded::{Budget, Count, Progress, Query, Reader};
 use crate::store::StoreError;
+use crate::store::embedded::{Budget, Count, Progress, Query, Reader};
 
 /// A question to the store, at any place between its first row and its last.
 pub enum Question {
