@@ -357,6 +357,7 @@ fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
                 });
             });
         }
+        // A question ends where it stands, and a REQ asks for events.
         _ => {}
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());

@@ -58,7 +58,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use rustix::thread::CpuSet;
 use slab::Slab;
@@ -75,8 +75,8 @@ use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
-use crate::store::Job;
 use crate::store::embedded::Reader;
+use crate::store::{Job, unix_seconds};
 use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;
@@ -300,8 +300,7 @@ impl Shard {
 
     /// The time that events are dated by, in seconds since 1970.
     pub fn unix_seconds(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |since| since.as_secs())
+        unix_seconds()
     }
 
     /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.
