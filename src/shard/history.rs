@@ -268,9 +268,9 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let (sub, mut bytes) = (&read.sub, 0);
     let mut progress = Ok(Progress::More);
     conn.send(shard, |outbox| {
-        progress = question.slice(&shard.reader, &budget, &mut |json| {
-            bytes += json.len();
-            outbox.push_row(sub, json);
+        progress = question.slice(&shard.reader, &budget, &mut |row| {
+            bytes += row.json.len();
+            outbox.push_row(sub, row);
         });
     });
     let overran = start.elapsed() >= SLICE_TIME_COLD;
@@ -296,8 +296,7 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
                 return Step::Over;
             }
             conn.send(shard, |outbox| {
-                rows.iter()
-                    .for_each(|json| outbox.push_row(&read.sub, json));
+                rows.iter().for_each(|row| outbox.push_row(&read.sub, row));
             });
             took(shard, conn, read, rows.bytes(), progress)
         }

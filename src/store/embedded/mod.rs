@@ -40,6 +40,7 @@ pub use access::{Access, List, Screen};
 pub use deletion::Gone;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+pub use tables::Row;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
