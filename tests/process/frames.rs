@@ -28,7 +28,6 @@ fn a_flood_of_random_frames_harms_nobody() {
     });
     let relay = Launch::new()
         .set("BUZZ_MAX_FRAME_BYTES", 65_536)
-        .set("BUZZ_LOG", "warn")
         .start();
     let seeds = ["message", "codec"].map(seeds);
     let address = relay.address;
