@@ -438,6 +438,7 @@ fn budget(entries_max: u32) -> Budget {
         entries_max,
         bytes_max: usize::MAX,
         deadline: None,
+        now: 0,
     }
 }
 

@@ -84,6 +84,8 @@ pub struct Config {
     pub created_at_past: Option<u64>,
     /// Seconds that `created_at` may lie ahead.
     pub created_at_future: u64,
+    /// Leading zero bits that an id must have (NIP-13); 0: any.
+    pub pow_difficulty_min: u8,
     /// The relay's own address, an absolute ws or wss URL.
     pub relay_url: String,
     /// Texts of the information document (NIP-11).
@@ -287,6 +289,10 @@ impl Config {
                 None,
             ),
             created_at_future: reader.number("BUZZ_CREATED_AT_FUTURE_SECONDS", seconds),
+            // Fits: see the bound.
+            pow_difficulty_min: reader
+                .number("BUZZ_MIN_POW_DIFFICULTY", 0..=limits::POW_DIFFICULTY_MAX)
+                as u8,
             relay_url: reader.value("BUZZ_RELAY_URL", &url_form("ws or wss"), |text| {
                 is_absolute_url(text, &["ws", "wss"]).then(|| text.to_owned())
             }),

@@ -47,6 +47,10 @@ pub const LIMIT_DEFAULT: usize = 500;
 /// How far `created_at` may lie ahead, in seconds (`BUZZ_CREATED_AT_FUTURE_SECONDS`).
 pub const CREATED_AT_FUTURE_SECONDS_DEFAULT: u64 = 900;
 
+/// Largest proof of work that can be asked for, in leading zero bits (`BUZZ_MIN_POW_DIFFICULTY`):
+/// what is beyond everybody's reach is a mistake.
+pub const POW_DIFFICULTY_MAX: u64 = 128;
+
 // ws: what the wire format itself bounds.
 
 /// Header bytes of a frame that a client sends: 2, 8 of length, 4 of mask key (RFC 6455 section 5.2).
@@ -86,6 +90,7 @@ pub const COMBINED_KINDS_MAX: usize = 4;
 pub const INDEX_SHRINK_ENTRIES_MIN: usize = 1_024;
 
 const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
+const _: () = assert!(SLICE_TIME.as_micros() < SLICE_TIME_COLD.as_micros());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
@@ -127,6 +132,13 @@ pub const SLICE_ENTRIES_MAX: u32 = 4_096;
 pub const READ_BYTES_MAX: usize = 1 << 20;
 /// Time that a read may hold its shard.
 pub const SLICE_TIME: Duration = Duration::from_millis(1);
+/// A slice that took this long has met pages that were not in memory: its question goes on on a
+/// reader thread. Twice what it may take, since the clock is looked at between entries only.
+pub const SLICE_TIME_COLD: Duration = Duration::from_millis(2);
+/// Threads for questions that would hold their shard. They wait for the disk, not for a core.
+pub const READER_THREADS: usize = 4;
+/// Time that a question may keep a reader thread while others wait for one.
+pub const READER_TURN: Duration = Duration::from_millis(20);
 /// A connection with more than this queued gets no further rows of history until it has taken some.
 pub const HISTORY_BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Reads of one connection that run at once; more wait behind them.
@@ -326,6 +338,15 @@ pub const TAG_VALUE_RAW_BYTES_MAX: usize = 64;
 pub const MERGE_STREAMS_MAX: usize = 2_048;
 /// Entries of a scan between two looks at the clock.
 pub const SCAN_CLOCK_ENTRIES: u32 = 32;
+
+/// Entries that the writer looks at between two groups, to remove what has expired or vanished.
+pub const UPKEEP_STEPS_MAX: u32 = 1_024;
+/// Index entries that it removes between two groups; the last event may pass it.
+pub const UPKEEP_INDEX_ENTRIES_MAX: usize = 8_192;
+/// Time between two looks for expired events.
+pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
+/// Entries that a full answer is looked beyond, to tell whether there are more (NIP-67).
+pub const HINT_ENTRIES_MAX: u32 = 64;
 
 const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
 const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);

@@ -89,6 +89,8 @@ pub struct ShardMetrics {
     pub rate_limited: ByLabel<RateKind, Counter>,
     /// Live events queued.
     pub events_delivered: Counter,
+    /// Turns of reader threads.
+    pub reader_turns: Counter,
     /// Live events not sent.
     pub events_dropped: ByLabel<DropReason, Counter>,
     /// Questions to the store.
@@ -124,6 +126,7 @@ impl ShardMetrics {
             events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
             rate_limited: ByLabel::counters(&series::RATE_LIMITED, &[]),
             events_delivered: series::EVENTS_DELIVERED.counter(&[]),
+            reader_turns: series::READER_TURNS.counter(&[]),
             events_dropped: ByLabel::counters(&series::EVENTS_DROPPED, &[]),
             queries: ByLabel::counters(&series::QUERIES, &[]),
             query_seconds: ByLabel::histograms(&series::QUERY_SECONDS),

@@ -152,6 +152,7 @@ pub const SETTINGS: &[Setting] = &[
     row(BOUNDS, "BUZZ_MAX_SUBID_LENGTH", count(limits::SUBID_LENGTH_DEFAULT), "characters", "Longest subscription id"),
     row(BOUNDS, "BUZZ_CREATED_AT_PAST_SECONDS", Preset::Nothing, "seconds", "Oldest accepted created_at, back from now"),
     row(BOUNDS, "BUZZ_CREATED_AT_FUTURE_SECONDS", Preset::Number(limits::CREATED_AT_FUTURE_SECONDS_DEFAULT), "seconds", "Newest accepted created_at, ahead of now"),
+    row(BOUNDS, "BUZZ_MIN_POW_DIFFICULTY", Preset::Number(0), "bits", "Proof of work (NIP-13) that an event must carry and commit to; 0 asks for none"),
 
     row(RATES, "BUZZ_RATE_MESSAGES_PER_SECOND", Preset::Nothing, "messages", "Messages of one connection; more are answered rate-limited"),
     row(RATES, "BUZZ_RATE_BYTES_PER_SECOND", Preset::Nothing, "bytes", "Bytes of messages of one connection; more are answered rate-limited"),
@@ -160,7 +161,7 @@ pub const SETTINGS: &[Setting] = &[
     row(RATES, "BUZZ_RATE_CONNECTIONS_PER_MINUTE", Preset::Nothing, "connections", "New connections of one address"),
     row(RATES, "BUZZ_TRUSTED_PROXIES", Preset::Nothing, "addresses or networks, with commas", "Proxies whose X-Forwarded-For says who the client is"),
 
-    row(ACCESS, "BUZZ_RELAY_URL", Preset::Text("ws://localhost:3000"), "ws or wss URL", "The relay's own address, which logins (NIP-42) must name"),
+    row(ACCESS, "BUZZ_RELAY_URL", Preset::Text("ws://localhost:3000"), "ws or wss URL", "The relay's own address, which logins (NIP-42) and requests to vanish (NIP-62) must name"),
     switch(ACCESS, "BUZZ_REQUIRE_AUTH", "Serve only clients that have logged in"),
     switch(ACCESS, "BUZZ_PUBKEY_ALLOWLIST", "Serve only keys on the allow-list; implies a login"),
     switch(ACCESS, "BUZZ_REQUIRE_RELAY_MEMBERSHIP", "Serve only members; implies a login"),

@@ -5,7 +5,7 @@ use crate::nostr::info::{Bounds, Info, Limitation};
 use crate::shard::http::Pages;
 
 /// NIPs that the relay implements, ascending.
-pub const SUPPORTED_NIPS: &[u16] = &[1, 11, 42, 45, 59, 70];
+pub const SUPPORTED_NIPS: &[u16] = &[1, 9, 11, 13, 40, 42, 45, 59, 62, 67, 70];
 
 /// Makes the pages from the settings. They do not change while the process runs.
 pub fn pages(config: &Config) -> Pages {
@@ -33,6 +33,7 @@ fn info(config: &Config) -> Info {
             limit_default: config.limit_default,
             created_at_past_seconds: config.created_at_past,
             created_at_future_seconds: config.created_at_future,
+            pow_difficulty_min: config.pow_difficulty_min,
             auth_required: config.login_required(),
             restricted_writes: config.pubkey_allowlist || config.require_membership,
         }),

@@ -162,6 +162,8 @@ table! {
         "Questions to the store";
     QUERY_SECONDS = Histogram "buzz_query_seconds" [closed::<QueryKind>()]
         "Time from a question to its last row";
+    READER_TURNS = Counter "buzz_reader_turns_total" []
+        "Turns of reader threads: questions that met pages that were not in memory";
     STORE_COMMIT_SECONDS = Histogram "buzz_store_commit_seconds" []
         "Time of a commit, its sync included";
 

@@ -79,6 +79,8 @@ pub struct Bounds {
     pub created_at_past_seconds: Option<u64>,
     /// `BUZZ_CREATED_AT_FUTURE_SECONDS`.
     pub created_at_future_seconds: u64,
+    /// `BUZZ_MIN_POW_DIFFICULTY`.
+    pub pow_difficulty_min: u8,
     /// A login is required.
     pub auth_required: bool,
     /// An allow-list or membership decides who writes.
@@ -96,7 +98,7 @@ impl Limitation {
             max_event_tags: EVENT_TAGS_MAX,
             // The message bounds the content; what is left beside the shortest event around it.
             max_content_length: bounds.frame_bytes.saturating_sub(EVENT_MESSAGE_BYTES_MIN),
-            min_pow_difficulty: 0,
+            min_pow_difficulty: bounds.pow_difficulty_min,
             auth_required: bounds.auth_required,
             payment_required: false,
             restricted_writes: bounds.restricted_writes,
@@ -136,6 +138,7 @@ mod tests {
         limit_default: 500,
         created_at_past_seconds: None,
         created_at_future_seconds: 900,
+        pow_difficulty_min: 12,
         auth_required: true,
         restricted_writes: false,
     };
@@ -158,7 +161,7 @@ mod tests {
             "limitation": {
                 "max_message_length": 1_024, "max_subscriptions": 7, "max_limit": 1_000,
                 "max_subid_length": 64, "max_event_tags": 5_000, "max_content_length": 681,
-                "min_pow_difficulty": 0, "auth_required": true, "payment_required": false,
+                "min_pow_difficulty": 12, "auth_required": true, "payment_required": false,
                 "restricted_writes": false, "created_at_upper_limit": 900, "default_limit": 500,
             },
         });

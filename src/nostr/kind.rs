@@ -2,6 +2,10 @@
 
 /// A deletion request (NIP-09).
 pub const DELETION: u16 = 5;
+/// A repost of a note (NIP-18).
+pub const REPOST: u16 = 6;
+/// A repost of anything else (NIP-18).
+pub const GENERIC_REPOST: u16 = 16;
 /// A request to vanish (NIP-62).
 pub const VANISH: u16 = 62;
 /// A gift wrap (NIP-59).

@@ -221,11 +221,24 @@ pub fn write_ok(out: &mut Vec<u8>, id: &[u8; 32], accepted: bool, reason: Option
     out.push(b']');
 }
 
-/// Appends `["EOSE",<sub>]`.
-pub fn write_eose(out: &mut Vec<u8>, sub: &SubId) {
+/// What `EOSE` says of the history before it (NIP-67). Neither is said where it is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EoseHint {
+    /// Every stored event that matches was sent.
+    Finish,
+    /// A stored event that matches was not sent.
+    More,
+}
+
+/// Appends `["EOSE",<sub>]`, or `["EOSE",<sub>,[<hint>]]`.
+pub fn write_eose(out: &mut Vec<u8>, sub: &SubId, hint: Option<EoseHint>) {
     out.extend_from_slice(b"[\"EOSE\",");
     out.extend_from_slice(sub.0.as_bytes());
-    out.push(b']');
+    out.extend_from_slice(match hint {
+        None => b"]",
+        Some(EoseHint::Finish) => b",[\"finish\"]]",
+        Some(EoseHint::More) => b",[\"more\"]]",
+    });
 }
 
 /// Appends `["CLOSED",<sub>,<reason>]`.
@@ -251,11 +264,16 @@ pub fn write_auth(out: &mut Vec<u8>, challenge: &str) {
     out.push(b']');
 }
 
-/// Appends `["COUNT",<sub>,{"count":N}]` (NIP-45).
-pub fn write_count(out: &mut Vec<u8>, sub: &SubId, count: u64) {
+/// Appends `["COUNT",<sub>,{"count":N}]`, or `["COUNT",<sub>,{"count":N,"hll":"<hex>"}]` (NIP-45).
+pub fn write_count(out: &mut Vec<u8>, sub: &SubId, count: u64, hll: Option<&str>) {
     out.extend_from_slice(b"[\"COUNT\",");
     out.extend_from_slice(sub.0.as_bytes());
-    out.extend_from_slice(format!(",{{\"count\":{count}}}]").as_bytes());
+    out.extend_from_slice(format!(",{{\"count\":{count}").as_bytes());
+    if let Some(hll) = hll {
+        out.extend_from_slice(b",\"hll\":");
+        write_string(out, hll);
+    }
+    out.extend_from_slice(b"}]");
 }
 
 /// Appends `["EVENT",<sub>,`. The event's JSON and `]` follow: those bytes are shared by all who

@@ -12,27 +12,38 @@
 //! | [`event`] | an event, its normalized JSON, its precomputed index tags |
 //! | [`filter`] | filters, and whether an event passes |
 //! | [`message`] | what clients say, and the answers |
+//! | [`address`] | `kind:pubkey:d` (NIP-01) |
+//! | [`pow`] | proof of work (NIP-13) |
+//! | [`hll`] | HyperLogLog values of a COUNT (NIP-45) |
+//! | [`repost`] | reposts of protected events (NIP-70) |
+//! | [`sealed`] | events for their addressee only (NIP-59) |
 //! | [`verify`] | signatures, with a cache of parsed keys |
 //! | [`auth`] | the checks of a NIP-42 login |
+//! | [`vanish`] | requests to vanish (NIP-62) |
 //! | [`info`] | the NIP-11 document |
 //! | [`key`] | public keys as people write them |
 
+pub mod address;
 pub mod auth;
 mod cursor;
 pub mod event;
 pub mod filter;
+pub mod hll;
 pub mod info;
 pub mod key;
 pub mod kind;
 pub mod message;
+pub mod pow;
 #[cfg(test)]
 mod properties;
 pub mod reason;
+pub mod repost;
 mod scan;
 pub mod sealed;
 #[doc(hidden)]
 pub mod testing;
 mod text;
+pub mod vanish;
 pub mod verify;
 
 pub use event::{Event, EventError, Tag};

@@ -17,6 +17,7 @@ use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
+use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
 use crate::store::{CommitSink, Done, Outcome};
 
@@ -49,6 +50,8 @@ pub struct Common {
     pub pages: http::Pages,
     /// The store.
     pub store: Embedded,
+    /// Threads for reads that would hold their shard.
+    pub readers: Readers,
     /// The two gates.
     pub gates: Gates,
     /// Ids of ephemeral events seen lately.
@@ -88,6 +91,7 @@ impl Common {
     ) -> Arc<Common> {
         let shards = config.shards;
         let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
+        let readers = Readers::start(&store.reader(), config.db_read_pool);
         let addresses = Addresses::new(config.addresses, config.trusted_proxies.clone());
         Arc::new(Common {
             addresses,
@@ -95,6 +99,7 @@ impl Common {
             lifecycle,
             pages,
             store,
+            readers,
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),

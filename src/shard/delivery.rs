@@ -19,6 +19,9 @@ use crate::store::{Done, Job, Origin};
 impl Shard {
     /// Matches an event against the shard's subscriptions and queues it for those it fits.
     pub(super) fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
+        if self.has_expired(&event) {
+            return;
+        }
         let mut matched = self.matched.take();
         let delivered = catch_unwind(AssertUnwindSafe(|| {
             self.subscriptions
@@ -88,7 +91,7 @@ impl Shard {
     }
 
     /// Registers a subscription for live events.
-    pub fn subscribe(&self, key: SubKey, filters: Rc<[Filter]>) {
+    pub fn subscribe(&self, key: SubKey, filters: Arc<[Filter]>) {
         self.subscriptions.borrow_mut().insert(key, filters);
         self.metrics.subscriptions_active.increment(1.0);
     }

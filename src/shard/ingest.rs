@@ -11,6 +11,7 @@ use crate::metrics::EventOutcome;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::message::{self, Prefix, Reason};
+use crate::nostr::{pow, repost, vanish};
 use crate::shard::Shard;
 use crate::shard::conn::Conn;
 use crate::shard::session::Flow;
@@ -28,24 +29,7 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
         return Flow::Go;
     }
     // What the store knows is looked up before the signature is checked: it costs a thirtieth.
-    let outcome = match shard.reader.screen(event.id(), event.pubkey()) {
-        Ok(screen) if screen.banned => Some(Outcome::Refused(Reason::new(
-            Prefix::Blocked,
-            "the author is banned",
-        ))),
-        Ok(screen) => screen.found.map(|found| {
-            if found.sig == *event.sig() {
-                Outcome::Duplicate
-            } else {
-                Outcome::SignatureDiffers
-            }
-        }),
-        Err(error) => {
-            tracing::warn!(%error, "an event could not be looked up");
-            Some(Outcome::Failed(error))
-        }
-    };
-    if let Some(outcome) = outcome {
+    if let Some(outcome) = screened(shard, &event) {
         answer(shard, conn, &event, &outcome);
         return Flow::Go;
     }
@@ -65,6 +49,27 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
         }
     }
     Flow::Turn
+}
+
+/// What the store's state says of an event already.
+fn screened(shard: &Shard, event: &Event) -> Option<Outcome> {
+    let screen = match shard.reader.screen(event) {
+        Ok(screen) => screen,
+        Err(error) => {
+            tracing::warn!(%error, "an event could not be looked up");
+            return Some(Outcome::Failed(error));
+        }
+    };
+    // NIP-62: a request to vanish is followed whatever its author's status.
+    if screen.banned && event.kind() != kind::VANISH {
+        let reason = Reason::fixed(Prefix::Blocked, "the author is banned");
+        return Some(Outcome::Refused(reason));
+    }
+    match (screen.found, screen.gone) {
+        (Some(found), _) if found.sig == *event.sig() => Some(Outcome::Duplicate),
+        (Some(_), _) => Some(Outcome::SignatureDiffers),
+        (None, gone) => gone.map(|gone| Outcome::Refused(gone.reason())),
+    }
 }
 
 /// Answers what the store made of an event.
@@ -109,7 +114,13 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
         let text = "events of this kind are for one peer and are not published";
         return Err(Reason::new(Prefix::Invalid, text));
     }
-    if shard.config.login_required() && !conn.is_authenticated() {
+    let vanishes = event.kind() == kind::VANISH;
+    if vanishes && !vanish::is_for(event, &shard.relay_url) {
+        let text = "the request to vanish does not name this relay";
+        return Err(Reason::fixed(Prefix::Invalid, text));
+    }
+    // NIP-62: a request to vanish is followed whatever its author's status.
+    if !vanishes && shard.config.login_required() && !conn.is_authenticated() {
         return Err(Reason::new(Prefix::AuthRequired, "log in to publish"));
     }
     if event.is_protected() && !conn.has_key(event.pubkey()) {
@@ -125,11 +136,21 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     if event.created_at() > now.saturating_add(shard.config.created_at_future) {
         return Err(Reason::new(Prefix::Invalid, "created_at is too far ahead"));
     }
+    if event.expiration().is_some_and(|expires| expires <= now) {
+        return Err(Reason::fixed(Prefix::Invalid, "the event has expired"));
+    }
+    if vanishes {
+        return Ok(());
+    }
     let past = shard.config.created_at_past.unwrap_or(u64::MAX);
     if event.created_at() < now.saturating_sub(past) {
         return Err(Reason::new(Prefix::Invalid, "created_at is too long ago"));
     }
-    Ok(())
+    if repost::embeds_protected(event) {
+        let text = "a repost must not embed a protected event";
+        return Err(Reason::fixed(Prefix::Invalid, text));
+    }
+    pow::check(event, shard.config.pow_difficulty_min)
 }
 
 fn ephemeral(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Arc<Event>) {

@@ -14,6 +14,7 @@
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
 //! | [`history`] | REQ and COUNT: questions to the store |
+//! | [`readers`] | threads for the questions that would hold their shard |
 //! | [`login`] | AUTH: who a client is, and whether it is served |
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`drain`] | the shard's part of the drain |
@@ -43,6 +44,7 @@ pub mod login;
 pub mod mailbox;
 pub mod meter;
 pub mod outbox;
+pub mod readers;
 pub mod runtime;
 pub mod session;
 pub mod subs;
@@ -70,6 +72,7 @@ use crate::limits::{
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
+use crate::nostr::event::Event;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
 use crate::store::Job;
@@ -297,6 +300,13 @@ impl Shard {
     pub fn unix_seconds(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_secs())
+    }
+
+    /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.
+    pub fn has_expired(&self, event: &Event) -> bool {
+        event
+            .expiration()
+            .is_some_and(|expires| expires <= self.unix_seconds())
     }
 
     /// A number that no other connection or subscription of this shard has had lately.

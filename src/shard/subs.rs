@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use crate::live::SubKey;
 use crate::metrics::CloseReason;
-use crate::nostr::message::{self, SubId};
+use crate::nostr::message::{self, EoseHint, SubId};
 use crate::nostr::sealed;
 use crate::shard::Shard;
 use crate::shard::conn::{Conn, Phase};
@@ -116,14 +116,16 @@ impl Conn {
         }
     }
 
-    /// Ends a subscription's history: queues `EOSE`, then what was held back above the watermark.
-    pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey) {
+    /// Ends a subscription's history: queues `EOSE` with its hint, then what was held back above the
+    /// watermark and has not expired meanwhile.
+    pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, hint: Option<EoseHint>) {
         let held = self.with_sub(key, |sub| {
             let held = sub.held.take().unwrap_or_default();
             let mut outbox = self.outbox.borrow_mut();
-            outbox.push_text(|out| message::write_eose(out, &sub.id));
+            outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
             for (sequence, event) in &held {
-                if *sequence == EPHEMERAL || *sequence > sub.watermark {
+                let is_live = *sequence == EPHEMERAL || *sequence > sub.watermark;
+                if is_live && !shard.has_expired(event) {
                     outbox.push_live(&sub.id, event);
                     shard.metrics.events_delivered.increment(1);
                 }

@@ -96,7 +96,7 @@ fn a_shed_read_is_closed_after_a_second_and_nobody_else_is_troubled() {
     for event in [&before, &after] {
         reader.expect(&format!("[\"EVENT\",\"shed\",{event}]"));
     }
-    reader.expect("[\"EOSE\",\"shed\"]");
+    reader.expect("[\"EOSE\",\"shed\",[\"finish\"]]");
     let live = event(0);
     publish(&mut writer, &live);
     reader.expect(&format!("[\"EVENT\",\"shed\",{live}]"));
@@ -120,7 +120,7 @@ fn the_wait_ends_when_a_permit_comes_free_in_time() {
     await_gauges(&relay, HISTORY, [1, 1, 1, 0]);
     hooks.clear();
     for (visitor, sub) in [(&mut holder, "held"), (&mut reader, "next")] {
-        visitor.expect(&format!("[\"EOSE\",\"{sub}\"]"));
+        visitor.expect(&format!("[\"EOSE\",\"{sub}\",[\"finish\"]]"));
     }
     agree(&relay);
     assert_eq!(relay.metric("buzz_concurrency_sheds_total", &[]), Some(0.0));
@@ -144,7 +144,7 @@ fn reads_of_others_go_on_as_far_as_the_cap_allows() {
                     let sub = format!("{number}-{turn}");
                     reader.send(&format!("[\"REQ\",\"{sub}\",{{}}]"));
                     let text = reader.frame().text().to_owned();
-                    assert_eq!(text, format!("[\"EOSE\",\"{sub}\"]"));
+                    assert_eq!(text, format!("[\"EOSE\",\"{sub}\",[\"finish\"]]"));
                 }
             })
         })

@@ -33,7 +33,7 @@ impl Pair {
     }
 
     fn must_be_served(mut self) {
-        self.reader.expect("[\"EOSE\",\"all\"]");
+        self.reader.expect("[\"EOSE\",\"all\",[\"finish\"]]");
         assert_eq!(self.login.answer(), Said::In);
     }
 }

@@ -109,7 +109,7 @@ fn ten_thousand_reads_whose_clients_leave_lose_no_permit() {
     many(1_800, vanish);
     await_gauges(&relay, HISTORY, [1, 1, 0, 0]);
     hooks.set(&[("history_ms", "1")]);
-    holder.expect("[\"EOSE\",\"held\"]");
+    holder.expect("[\"EOSE\",\"held\",[\"finish\"]]");
     many(700, vanish);
     await_gauges(&relay, HISTORY, [1, 0, 0, 0]);
     // Each is served, and one at a time.
@@ -120,7 +120,7 @@ fn ten_thousand_reads_whose_clients_leave_lose_no_permit() {
         visitor.send("[\"REQ\",\"one\",{}]");
     }
     for visitor in &mut both {
-        visitor.expect("[\"EOSE\",\"one\"]");
+        visitor.expect("[\"EOSE\",\"one\",[\"finish\"]]");
     }
     assert!(start.elapsed() >= Duration::from_millis(600));
     await_gauges(&relay, HISTORY, [1, 0, 0, 0]);

@@ -100,6 +100,11 @@ impl Client {
     /// Opens a subscription and reads its stored events, up to EOSE. `filters` is what stands in
     /// the message: one or several, with commas between.
     pub async fn req(&mut self, sub: &str, filters: &str) -> Vec<String> {
+        self.req_hinted(sub, filters).await.0
+    }
+
+    /// As [`Client::req`], with what EOSE says besides (NIP-67).
+    pub async fn req_hinted(&mut self, sub: &str, filters: &str) -> (Vec<String>, Option<Value>) {
         let name = json!(sub).to_string();
         self.send(format!("[\"REQ\",{name},{filters}]")).await;
         let prefix = format!("[\"EVENT\",{name},");
@@ -112,8 +117,9 @@ impl Client {
                     events.push(event.to_owned());
                 }
                 None => {
-                    assert_eq!(text, format!("[\"EOSE\",{name}]"));
-                    return events;
+                    let message: Value = serde_json::from_str(&text).expect("JSON");
+                    assert_eq!((&message[0], &message[1]), (&json!("EOSE"), &json!(sub)));
+                    return (events, message.get(2).cloned());
                 }
             }
         }

@@ -124,7 +124,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_counted() {
         .start();
     let mut slow = slow_socket(relay.address);
     slow.send(raw::text("[\"REQ\",\"all\",{}]"));
-    assert_eq!(slow.frame().text(), "[\"EOSE\",\"all\"]");
+    assert!(slow.frame().text().starts_with("[\"EOSE\",\"all\""));
     let mut reader = Client::connect(relay.address).await;
     assert!(reader.req("all", "{}").await.is_empty());
     let mut writer = Client::connect(relay.address).await;
@@ -174,7 +174,7 @@ async fn one_that_reads_history_slowly_gets_all_of_it() {
     for event in &events {
         assert_eq!(slow.frame().text(), format!("[\"EVENT\",\"all\",{event}]"));
     }
-    assert_eq!(slow.frame().text(), "[\"EOSE\",\"all\"]");
+    assert!(slow.frame().text().starts_with("[\"EOSE\",\"all\""));
     assert_eq!(
         relay.metric("buzz_ws_backpressure_disconnects_total", &[]),
         Some(0.0)
@@ -318,7 +318,7 @@ fn nobody_has_to_read_what_it_logs() {
         }
         let mut raw = Raw::upgraded(address);
         raw.send(raw::text("[\"REQ\",\"all\",{}]"));
-        assert_eq!(raw.frame().text(), "[\"EOSE\",\"all\"]");
+        assert!(raw.frame().text().starts_with("[\"EOSE\",\"all\""));
     };
     let started = |address| {
         until("it accepts", || TcpStream::connect(address).ok());

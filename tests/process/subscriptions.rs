@@ -197,7 +197,7 @@ async fn a_name_comes_back_as_the_same_json_string() {
         let found = client.message().await;
         assert_eq!((&found[0], &found[1]), (&json!("EVENT"), &json!(name)));
         assert_eq!(found.as_array().map(Vec::len), Some(3));
-        client.expect(json!(["EOSE", name])).await;
+        client.expect(json!(["EOSE", name, ["finish"]])).await;
         client.send(json!(["CLOSE", name]).to_string()).await;
     }
     // Two spellings are one name.

@@ -242,8 +242,16 @@ fn answers_are_json_whatever_they_hold() {
         json!(["OK", id, false, "auth-required: say \"please\"\t"])
     );
     assert_eq!(
-        written(&|out| write_eose(out, &sub)),
+        written(&|out| write_eose(out, &sub, None)),
         json!(["EOSE", "a\"\n\u{1}é"])
+    );
+    assert_eq!(
+        written(&|out| write_eose(out, &sub, Some(EoseHint::Finish))),
+        json!(["EOSE", "a\"\n\u{1}é", ["finish"]])
+    );
+    assert_eq!(
+        written(&|out| write_eose(out, &sub, Some(EoseHint::More))),
+        json!(["EOSE", "a\"\n\u{1}é", ["more"]])
     );
     assert_eq!(
         written(&|out| write_closed(out, &sub, &reason)),
@@ -255,8 +263,12 @@ fn answers_are_json_whatever_they_hold() {
     );
     assert_eq!(written(&|out| write_auth(out, "c")), json!(["AUTH", "c"]));
     assert_eq!(
-        written(&|out| write_count(out, &sub, 5)),
+        written(&|out| write_count(out, &sub, 5, None)),
         json!(["COUNT", "a\"\n\u{1}é", { "count": 5 }])
+    );
+    assert_eq!(
+        written(&|out| write_count(out, &sub, 5, Some("00ff"))),
+        json!(["COUNT", "a\"\n\u{1}é", { "count": 5, "hll": "00ff" }])
     );
     let event = Author::new(1).note(1, "x");
     let framed = |out: &mut Vec<u8>| {

@@ -7,8 +7,10 @@ use std::ops::{Bound, ControlFlow};
 
 use serde::{Deserialize, Serialize};
 
+use super::deletion::Gone;
 use super::reader::{Found, Reader};
-use super::{Embedded, layout, store_error};
+use super::{Embedded, deletion, layout, store_error};
+use crate::nostr::event::Event;
 use crate::store::StoreError;
 
 /// What the lists say of a key.
@@ -81,6 +83,8 @@ pub struct Screen {
     pub banned: bool,
     /// The event is stored.
     pub found: Option<Found>,
+    /// The event is not stored and was taken back.
+    pub gone: Option<Gone>,
 }
 
 impl Reader {
@@ -90,17 +94,25 @@ impl Reader {
         access(self.tables().access.get(&txn, key).map_err(store_error)?)
     }
 
-    /// Looks an event up by its id, and its author on the ban list, in one transaction.
-    pub fn screen(&self, id: &[u8; 32], author: &[u8; 32]) -> Result<Screen, StoreError> {
+    /// Looks an event up by its id and among what was taken back, and its author on the ban list, in
+    /// one transaction.
+    pub fn screen(&self, event: &Event) -> Result<Screen, StoreError> {
+        let (id, author) = (event.id(), event.pubkey());
         let txn = self.txn()?;
         let entry = self
             .tables()
             .access
             .get(&txn, author)
             .map_err(store_error)?;
+        let found = self.find_in(&txn, id)?;
+        let gone = match found {
+            Some(_) => None,
+            None => deletion::gone(self.tables(), &txn, event)?,
+        };
         Ok(Screen {
             banned: access(entry)?.banned,
-            found: self.find_in(&txn, id)?,
+            found,
+            gone,
         })
     }
 
@@ -174,6 +186,7 @@ fn access(value: Option<&[u8]>) -> Result<Access, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nostr::testing::Author;
     use crate::store::embedded::EmbeddedOptions;
 
     fn open(dir: &std::path::Path) -> Embedded {
@@ -199,7 +212,8 @@ mod tests {
     fn a_key_is_on_the_lists_it_was_put_on() {
         let dir = tempfile::tempdir().expect("folder");
         let store = open(dir.path());
-        let (one, two) = ([1; 32], [2; 32]);
+        let (ada, ben) = (Author::new(1), Author::new(2));
+        let (one, two) = (*ada.pubkey(), *ben.pubkey());
         let edit = |keys: &[[u8; 32]], list, on| store.edit_access(keys, list, on).expect("edit");
         assert_eq!(edit(&[one, one], List::Banned, true), [true, false]);
         assert_eq!(edit(&[one], List::Banned, true), [false]);
@@ -216,16 +230,17 @@ mod tests {
         };
         assert_eq!(reader.access(&one).expect("read"), expected);
         assert_eq!(reader.access(&[3; 32]).expect("read"), Access::default());
-        assert!(reader.screen(&[9; 32], &one).expect("read").banned);
-        assert!(!reader.screen(&[9; 32], &two).expect("read").banned);
+        assert!(reader.screen(&ada.note(1, "")).expect("read").banned);
+        assert!(!reader.screen(&ben.note(1, "")).expect("read").banned);
 
         let keys = |after| -> Vec<[u8; 32]> {
             let entries = entries(&reader, after);
             entries.into_iter().map(|(key, _)| key).collect()
         };
-        assert_eq!(keys(None), [one, two]);
-        assert_eq!(keys(Some(&one)), [two]);
-        assert_eq!(keys(Some(&two)), [[0; 32]; 0]);
+        let (low, high) = (one.min(two), one.max(two));
+        assert_eq!(keys(None), [low, high]);
+        assert_eq!(keys(Some(&low)), [high]);
+        assert_eq!(keys(Some(&high)), [[0; 32]; 0]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Events are decided one after the other, each seeing those before it: duplicates and versions
 //! within the group are found like stored ones. What an event's decision needs (`events`, `id`,
-//! `address`) is written at once; the ordered index entries are collected and written at the end in
+//! `address`, `deleted`, `vanished`) is written at once; the ordered index entries are collected and written at the end in
 //! key order, which touches each page of a tree once.
 //!
 //! Every key is bounded by the layout, and a stored event that cannot be read back fails only the
@@ -11,13 +11,13 @@
 
 use heed::{PutFlags, RwTxn};
 
-use super::layout::{self, FORMAT_JSON, Index, META_SEQUENCE, for_each_entry};
-use super::store_error;
+use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
 use super::tables::Tables;
+use super::{deletion, store_error};
 use crate::nostr::event::Event;
-use crate::nostr::kind::Class;
+use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
-use crate::store::{Outcome, StoreError};
+use crate::store::{Outcome, StoreError, StoreErrorKind};
 
 /// Buffers that outlive a group, so that a commit allocates nothing in steady state.
 #[derive(Default)]
@@ -42,12 +42,14 @@ struct Pending {
 
 /// A write transaction being filled.
 pub struct Group<'t, 's> {
-    tables: &'t Tables,
-    txn: RwTxn<'t>,
+    pub(super) tables: &'t Tables,
+    pub(super) txn: RwTxn<'t>,
     scratch: &'s mut Scratch,
     /// The last sequence before this group.
     base: u64,
     seq: u64,
+    /// Whether anything but events was written.
+    pub(super) changed: bool,
 }
 
 impl<'t, 's> Group<'t, 's> {
@@ -67,52 +69,82 @@ impl<'t, 's> Group<'t, 's> {
             scratch,
             base,
             seq: base,
+            changed: false,
         })
     }
 
     /// Decides one event and takes it into the transaction if it is to be stored. The outcome holds
-    /// once [`commit`](Self::commit) has succeeded.
-    pub fn add(&mut self, event: &Event) -> Result<Outcome, StoreError> {
-        let known = match self.known(event) {
-            Ok(known) => known,
-            Err(Fail::Event(error)) => return Ok(Outcome::Failed(error)),
-            Err(Fail::Group(error)) => return Err(error),
-        };
-        if let Some(outcome) = known {
-            return Ok(outcome);
+    /// once [`commit`](Self::commit) has succeeded. `None`: a request to vanish, whose events are to
+    /// be removed first, see [`vanish`](super::vanish).
+    pub fn add(&mut self, event: &Event) -> Result<Option<Outcome>, StoreError> {
+        self.outcome(|group| group.decide(event))
+    }
+
+    /// Takes a request to vanish in, whose events have been removed.
+    pub fn add_vanished(&mut self, event: &Event) -> Result<Outcome, StoreError> {
+        let outcome = self.outcome(|group| {
+            if let Some(outcome) = group.known(event)? {
+                return Ok(Some(outcome));
+            }
+            group.insert(event).map_err(Fail::Group)?;
+            Ok(Some(Outcome::Stored { seq: group.seq }))
+        })?;
+        Ok(outcome.expect("nothing is left to be done first"))
+    }
+
+    fn outcome(
+        &mut self,
+        decide: impl FnOnce(&mut Self) -> Result<Option<Outcome>, Fail>,
+    ) -> Result<Option<Outcome>, StoreError> {
+        match decide(self) {
+            Ok(outcome) => Ok(outcome),
+            Err(Fail::Event(error)) => Ok(Some(Outcome::Failed(error))),
+            Err(Fail::Group(error)) => Err(error),
+        }
+    }
+
+    fn decide(&mut self, event: &Event) -> Result<Option<Outcome>, Fail> {
+        if let Some(outcome) = self.known(event)? {
+            return Ok(Some(outcome));
+        }
+        let gone = deletion::gone(self.tables, &self.txn, event).map_err(Fail::before)?;
+        if let Some(gone) = gone {
+            return Ok(Some(Outcome::Refused(gone.reason())));
+        }
+        if event.kind() == kind::VANISH {
+            self.begin_vanish(event).map_err(Fail::Group)?;
+            return Ok(None);
         }
         let d = match event.class() {
             Class::Regular => None,
-            Class::Replaceable => Some(String::new()),
-            Class::Addressable => Some(event.d_tag().to_string()),
+            Class::Replaceable => Some(""),
+            Class::Addressable => Some(event.d_tag()),
             Class::Ephemeral => {
-                return Ok(Outcome::Refused(Reason::new(
+                return Ok(Some(Outcome::Refused(Reason::new(
                     Prefix::Error,
                     "ephemeral events are not stored",
-                )));
+                ))));
             }
         };
         if let Some(d) = d {
             let address = layout::address_key(event.pubkey(), event.kind(), d.as_bytes());
-            match self.replace(event, &address) {
-                Ok(true) => {}
-                Ok(false) => return Ok(Outcome::Superseded),
-                Err(Fail::Event(error)) => return Ok(Outcome::Failed(error)),
-                Err(Fail::Group(error)) => return Err(error),
+            if !self.replace(event, &address)? {
+                return Ok(Some(Outcome::Superseded));
             }
             let value = layout::address_value(self.seq + 1, event);
-            self.tables
-                .address
-                .put(&mut self.txn, &address, &value)
-                .map_err(store_error)?;
+            let put = self.tables.address.put(&mut self.txn, &address, &value);
+            put.map_err(Fail::group)?;
         }
-        self.insert(event)?;
-        Ok(Outcome::Stored { seq: self.seq })
+        self.insert(event).map_err(Fail::Group)?;
+        if event.kind() == kind::DELETION {
+            self.delete_named(event).map_err(Fail::Group)?;
+        }
+        Ok(Some(Outcome::Stored { seq: self.seq }))
     }
 
     /// Writes the indexes and commits. `Ok(false)`: there was nothing to write.
     pub fn commit(mut self) -> Result<bool, StoreError> {
-        if self.seq == self.base {
+        if self.seq == self.base && !self.changed {
             self.txn.abort();
             return Ok(false);
         }
@@ -166,8 +198,7 @@ impl<'t, 's> Group<'t, 's> {
         if stays {
             return Ok(false);
         }
-        let json = self.tables.json(&self.txn, seq).map_err(Fail::Event)?;
-        let old = json.and_then(|json| Event::parse(json).ok());
+        let old = self.tables.event(&self.txn, seq).map_err(Fail::Event)?;
         let old = old.ok_or(Fail::Event(layout::corrupt("an address without its event")))?;
         self.remove(&old, seq).map_err(Fail::Group)?;
         Ok(true)
@@ -182,8 +213,7 @@ impl<'t, 's> Group<'t, 's> {
             removed,
         } = &mut *self.scratch;
         record.clear();
-        record.push(FORMAT_JSON);
-        record.extend_from_slice(event.json().as_bytes());
+        layout::push_record(record, event);
         self.tables
             .events
             .put_with_flags(&mut self.txn, PutFlags::APPEND, &seq.to_be_bytes(), record)
@@ -192,6 +222,12 @@ impl<'t, 's> Group<'t, 's> {
             .id
             .put(&mut self.txn, event.id(), &layout::id_value(seq, event))
             .map_err(store_error)?;
+        if let Some(expires) = event.expiration() {
+            self.tables
+                .expiry
+                .put(&mut self.txn, &layout::expiry_key(expires, seq), &[])
+                .map_err(store_error)?;
+        }
         let nth = removed.len() as u32;
         for_each_entry(event, seq, |index, key, value| {
             let (key_len, value_len) = (key.len() as u8, value.len() as u8);
@@ -211,7 +247,32 @@ impl<'t, 's> Group<'t, 's> {
         Ok(())
     }
 
+    /// Removes a stored event and the version of its address that it is.
+    pub(super) fn erase(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
+        let d = match event.class() {
+            Class::Replaceable => Some(""),
+            Class::Addressable => Some(event.d_tag()),
+            Class::Regular | Class::Ephemeral => None,
+        };
+        if let Some(d) = d {
+            let key = layout::address_key(event.pubkey(), event.kind(), d.as_bytes());
+            let address = self.tables.address;
+            let version = address.get(&self.txn, &key).map_err(store_error)?;
+            if version.is_some_and(|value| value.starts_with(&seq.to_be_bytes())) {
+                address.delete(&mut self.txn, &key).map_err(store_error)?;
+            }
+        }
+        self.remove(event, seq)
+    }
+
     fn remove(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
+        self.changed = true;
+        if let Some(expires) = event.expiration() {
+            self.tables
+                .expiry
+                .delete(&mut self.txn, &layout::expiry_key(expires, seq))
+                .map_err(store_error)?;
+        }
         self.tables
             .events
             .delete(&mut self.txn, &seq.to_be_bytes())
@@ -271,6 +332,14 @@ enum Fail {
 }
 
 impl Fail {
+    /// An error from before anything was written.
+    fn before(error: StoreError) -> Fail {
+        match error.kind() {
+            StoreErrorKind::Corrupt => Fail::Event(error),
+            _ => Fail::Group(error),
+        }
+    }
+
     fn group(error: heed::Error) -> Fail {
         Fail::Group(store_error(error))
     }

@@ -8,7 +8,7 @@
 //! ----------    ---------------------------------------------    -------------------------------------
 //! meta          "schema"                                         version u32 (SCHEMA_VERSION)
 //!               "sequence"                                       last sequence given out u64
-//! events        seq u64                                          format u8 = 0 ‖ JSON
+//! events        seq u64                                          0 u8 ‖ JSON, or 1 u8 ‖ expires u64 ‖ JSON
 //! id            id [32]                                          seq u64 ‖ kind u16 ‖ who [8] ‖ created_at u64
 //! address       pubkey [32] ‖ kind u16 ‖ sha256(d) [16]          seq u64 ‖ created_at u64 ‖ id [32]
 //! time          order                                            seq u64 ‖ kind u16 ‖ who [8]
@@ -17,6 +17,10 @@
 //! author_kind   pubkey [32] ‖ kind u16 ‖ order                   seq u64
 //! tag           letter u8 ‖ form u8 ‖ value ‖ order              seq u64 ‖ kind u16 ‖ who [8]
 //! access        pubkey [32]                                      bits u8: 1 banned, 2 allowed, 4 member
+//! deleted       pubkey [32] ‖ 0 u8 ‖ id [32]                     created_at u64 of the request (NIP-09)
+//!               pubkey [32] ‖ 1 u8 ‖ kind u16 ‖ sha256(d) [16]   created_at u64 of the request
+//! vanished      pubkey [32]                                      created_at u64 of the request (NIP-62) ‖ 1 u8: under way
+//! expiry        expires u64 ‖ seq u64                            nothing
 //!
 //! order   = !created_at u64 ‖ first 16 bytes of the id           newest first, then lowest id first
 //! who     = first 8 bytes of the pubkey
@@ -43,9 +47,16 @@
 //! **Sequence numbers** are given in the order of commits and never twice: the last one lives in
 //! `meta`, not in the last event, which may be removed.
 //!
+//! **An event that expires** (NIP-40) has the top bit set in every `seq` of `id` and of the ordered
+//! indexes, and the time in front of its JSON. So a reader learns of it where it is anyway, and one
+//! that counts entries knows which of them it must look at.
+//!
+//! **What the author took back** is told by `deleted` and `vanished`, by the author's key first: an
+//! event is judged by at most three look-ups, and a key that vanishes takes its deletions along.
+//!
 //! **Room to grow.** A later schema raises SCHEMA_VERSION; a folder with a higher one is refused and
-//! left as it is. New databases (deletions, expiry times) need no new event format: `format` tells a
-//! reader what precedes the JSON, if that ever changes.
+//! left as it is, one with a lower one is brought up to date by `upgrade`. The first byte of a record
+//! tells what precedes the JSON.
 
 use sha2::{Digest, Sha256};
 
@@ -54,7 +65,7 @@ use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The version of this layout.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Key of the layout's version in `meta`.
 pub const META_SCHEMA: &[u8] = b"schema";
@@ -62,7 +73,11 @@ pub const META_SCHEMA: &[u8] = b"schema";
 pub const META_SEQUENCE: &[u8] = b"sequence";
 
 /// First byte of a record: the JSON follows.
-pub const FORMAT_JSON: u8 = 0;
+const FORMAT_JSON: u8 = 0;
+/// First byte of a record: the time follows at which the event expires, then the JSON.
+const FORMAT_EXPIRES: u8 = 1;
+/// Set in a sequence of an index: the event expires.
+const EXPIRES: u64 = 1 << 63;
 
 /// Bytes of `order`.
 pub const ORDER_BYTES: usize = 24;
@@ -111,6 +126,8 @@ pub struct Entry {
     pub kind: u16,
     /// The first bytes of its pubkey, as a number.
     pub who: u64,
+    /// Whether it expires at some time; its record says when.
+    pub expires: bool,
 }
 
 /// A key, or the start of one, built in place.
@@ -199,7 +216,7 @@ pub fn parse_address(value: &[u8]) -> Result<(u64, u64, [u8; 32]), StoreError> {
 /// The value of the `id` database.
 pub fn id_value(seq: u64, event: &Event) -> [u8; 26] {
     let mut value = [0; 26];
-    value[..8].copy_from_slice(&seq.to_be_bytes());
+    value[..8].copy_from_slice(&index_seq(event, seq).to_be_bytes());
     value[8..10].copy_from_slice(&event.kind().to_be_bytes());
     value[10..18].copy_from_slice(&event.pubkey()[..8]);
     value[18..].copy_from_slice(&event.created_at().to_be_bytes());
@@ -212,7 +229,8 @@ pub fn parse_id(id: &[u8; 32], value: &[u8]) -> Result<Entry, StoreError> {
     Ok(Entry {
         age: !number(&value[18..]),
         id: id_head(id),
-        seq: number(&value[..8]),
+        seq: number(&value[..8]) & !EXPIRES,
+        expires: number(&value[..8]) & EXPIRES != 0,
         kind: u16::from_be_bytes(array(&value[8..10])),
         who: number(&value[10..18]),
     })
@@ -252,12 +270,14 @@ pub fn parse_entry(
         ),
         _ => return Err(corrupt("an index entry")),
     };
+    let seq = number(&value[..8]);
     Ok(Some(Entry {
         age: number(&order[..8]),
         id: u128::from_be_bytes(array(&order[8..])),
-        seq: number(&value[..8]),
+        seq: seq & !EXPIRES,
         kind,
         who,
+        expires: seq & EXPIRES != 0,
     }))
 }
 
@@ -271,7 +291,7 @@ pub fn for_each_entry<E>(
     let (age, id) = (!event.created_at(), id_head(event.id()));
     let kind = event.kind().to_be_bytes();
     let mut value = [0; 18];
-    value[..8].copy_from_slice(&seq.to_be_bytes());
+    value[..8].copy_from_slice(&index_seq(event, seq).to_be_bytes());
     value[8..10].copy_from_slice(&kind);
     value[10..].copy_from_slice(&event.pubkey()[..8]);
     let mut by_kind = [0; 16];
@@ -306,14 +326,89 @@ pub fn for_each_entry<E>(
     Ok(())
 }
 
+/// Appends the record of an event.
+pub fn push_record(record: &mut Vec<u8>, event: &Event) {
+    match event.expiration() {
+        None => record.push(FORMAT_JSON),
+        Some(expires) => {
+            record.push(FORMAT_EXPIRES);
+            record.extend_from_slice(&expires.to_be_bytes());
+        }
+    }
+    record.extend_from_slice(event.json().as_bytes());
+}
+
 /// The JSON of a record.
 #[inline]
 pub fn record_json(record: &[u8]) -> Result<&str, StoreError> {
-    match record.split_first() {
-        Some((&FORMAT_JSON, json)) => {
-            simdutf8::basic::from_utf8(json).map_err(|_| corrupt("an event"))
-        }
-        _ => Err(corrupt("an event")),
+    let json = match record.split_first() {
+        Some((&FORMAT_JSON, json)) => Some(json),
+        Some((&FORMAT_EXPIRES, rest)) => rest.get(8..),
+        _ => None,
+    };
+    json.and_then(|json| simdutf8::basic::from_utf8(json).ok())
+        .ok_or(corrupt("an event"))
+}
+
+/// Whether the event of a record has expired at `now`, in seconds since 1970 (NIP-40).
+#[inline]
+pub fn record_has_expired(record: &[u8], now: u64) -> bool {
+    match record {
+        [FORMAT_EXPIRES, rest @ ..] if rest.len() >= 8 => number(&rest[..8]) <= now,
+        _ => false,
+    }
+}
+
+/// The key of `expiry`.
+pub fn expiry_key(expires: u64, seq: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&expires.to_be_bytes());
+    key[8..].copy_from_slice(&seq.to_be_bytes());
+    key
+}
+
+/// Time and sequence of a key of `expiry`.
+pub fn parse_expiry(key: &[u8]) -> Result<(u64, u64), StoreError> {
+    let key: &[u8; 16] = key.try_into().map_err(|_| corrupt("an expiry time"))?;
+    Ok((number(&key[..8]), number(&key[8..])))
+}
+
+/// The key under which `deleted` holds that an author took an id back.
+pub fn deleted_id_key(pubkey: &[u8; 32], id: &[u8; 32]) -> [u8; 65] {
+    let mut key = [0; 65];
+    key[..32].copy_from_slice(pubkey);
+    key[33..].copy_from_slice(id);
+    key
+}
+
+/// The key under which `deleted` holds that an author took an address back, from [`address_key`].
+pub fn deleted_address_key(address: &[u8; 50]) -> [u8; 51] {
+    let mut key = [0; 51];
+    key[..32].copy_from_slice(&address[..32]);
+    key[32] = 1;
+    key[33..].copy_from_slice(&address[32..]);
+    key
+}
+
+/// A time as `deleted` holds it.
+pub fn parse_time(value: &[u8]) -> Result<u64, StoreError> {
+    let value: &[u8; 8] = value.try_into().map_err(|_| corrupt("a deletion"))?;
+    Ok(number(value))
+}
+
+/// The value of `vanished`.
+pub fn vanished_value(until: u64, under_way: bool) -> [u8; 9] {
+    let mut value = [0; 9];
+    value[..8].copy_from_slice(&until.to_be_bytes());
+    value[8] = u8::from(under_way);
+    value
+}
+
+/// Time, and whether events are still being removed.
+pub fn parse_vanished(value: &[u8]) -> Result<(u64, bool), StoreError> {
+    match value {
+        [time @ .., under_way] if time.len() == 8 => Ok((number(time), *under_way != 0)),
+        _ => Err(corrupt("a request to vanish")),
     }
 }
 
@@ -346,6 +441,15 @@ pub fn json_kind(json: &str) -> Result<u16, StoreError> {
         .and_then(|(_, rest)| rest.split(',').next())
         .and_then(|digits| digits.parse().ok())
         .ok_or(corrupt("an event"))
+}
+
+/// A sequence as the indexes hold it.
+fn index_seq(event: &Event, seq: u64) -> u64 {
+    seq | if event.expiration().is_some() {
+        EXPIRES
+    } else {
+        0
+    }
 }
 
 /// The first 16 bytes of an id, as a number: numbers compare as the bytes do.

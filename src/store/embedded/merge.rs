@@ -184,6 +184,7 @@ impl Merge {
                 seq: 0,
                 kind: 0,
                 who: 0,
+                expires: false,
             }),
         }
         Ok(())

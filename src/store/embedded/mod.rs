@@ -2,6 +2,7 @@
 //!
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
 //! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
+//! `deletion`, `expiry` and `vanish` take events away, the latter two in the writer's `upkeep`.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
 //! thread keeps the environment alive until [`Embedded::close`].
@@ -10,6 +11,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use heed::MdbError;
 
@@ -17,6 +19,8 @@ use super::{CommitSink, Job, StoreError, StoreErrorKind};
 
 mod access;
 mod apply;
+mod deletion;
+mod expiry;
 mod layout;
 mod lock;
 mod merge;
@@ -25,12 +29,16 @@ mod query;
 mod reader;
 mod source;
 mod tables;
+mod upgrade;
+mod upkeep;
+mod vanish;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
 pub use access::{Access, List, Screen};
+pub use deletion::Gone;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
 
@@ -140,7 +148,16 @@ impl Embedded {
     /// # Panics
     /// If it was started before, or the system gives no thread.
     pub fn start_writer(&self, sink: impl CommitSink) {
-        writer::start(&self.shared, sink);
+        self.start_writer_at(sink, unix_seconds);
+    }
+
+    /// As [`start_writer`](Self::start_writer), with a clock in seconds since 1970 by which events
+    /// expire.
+    ///
+    /// # Panics
+    /// As [`start_writer`](Self::start_writer).
+    pub fn start_writer_at(&self, sink: impl CommitSink, clock: impl Fn() -> u64 + Send + 'static) {
+        writer::start(&self.shared, sink, clock);
     }
 
     /// Hands events to the writer, from any thread, without waiting; the writer is woken at most
@@ -184,6 +201,11 @@ impl fmt::Debug for Embedded {
             .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
+}
+
+fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// LMDB's error as ours.

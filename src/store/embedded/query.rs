@@ -10,6 +10,9 @@
 //! the query runs is not given if its turn comes later: the new version is above the watermark and
 //! comes live.
 //!
+//! Where a filter's limit ends its answer, a few entries further are looked at for one more match:
+//! so `EOSE` can say whether there is more (NIP-67).
+//!
 //! A slice opens a read transaction and ends it. It stops at the first bound of its budget, but
 //! never before it has made a step.
 
@@ -19,13 +22,15 @@ use std::time::Instant;
 
 use hashbrown::HashSet;
 
-use super::layout;
+use super::layout::{self, Entry};
 use super::merge::{Step, View};
 use super::reader::Reader;
 use super::source::Source;
-use crate::limits::SCAN_CLOCK_ENTRIES;
+use crate::limits::{HINT_ENTRIES_MAX, SCAN_CLOCK_ENTRIES};
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
+use crate::nostr::hll::Hll;
+use crate::nostr::message::EoseHint;
 use crate::nostr::sealed::{self, Viewer};
 use crate::store::StoreError;
 
@@ -47,6 +52,8 @@ pub struct Budget {
     pub bytes_max: usize,
     /// The time to stop at; looked at every [`SCAN_CLOCK_ENTRIES`] entries.
     pub deadline: Option<Instant>,
+    /// Seconds since 1970: what has expired by then is not there (NIP-40). Of 0 nothing has.
+    pub now: u64,
 }
 
 /// Whether there is more.
@@ -67,6 +74,10 @@ pub struct Query<F = Rc<[Filter]>> {
     remaining: Option<usize>,
     /// Sequences given, if a later filter could give them again.
     given: HashSet<u64, foldhash::fast::RandomState>,
+    /// A filter has ended before all that it matches was seen.
+    cut: bool,
+    /// Sequences that a filter matched beyond its limit, and that have not been given.
+    beyond: Vec<u64>,
 }
 
 impl<F: Deref<Target = [Filter]>> Query<F> {
@@ -77,6 +88,8 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
             bounds,
             remaining: None,
             given: HashSet::default(),
+            cut: false,
+            beyond: Vec::new(),
         }
     }
 
@@ -88,6 +101,8 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
             bounds: self.bounds,
             remaining: self.remaining,
             given: self.given,
+            cut: self.cut,
+            beyond: self.beyond,
         }
     }
 
@@ -117,6 +132,11 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
             let limit = self.bounds.limit(filter);
             let remaining = self.remaining.get_or_insert(limit);
             if *remaining == 0 {
+                // With a limit of 0 nothing is asked for, so nothing is read.
+                match limit {
+                    0 => self.cut = true,
+                    _ => self.look_beyond(&mut view, meter.now)?,
+                }
                 self.end_filter();
                 continue;
             }
@@ -152,7 +172,7 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         // asks for counts towards its limit.
         if !given || self.scan.needs_event() {
             meter.entry();
-            let Some(json) = view.tables.json(view.txn, seq)? else {
+            let Some(json) = view.tables.json_at(view.txn, seq, meter.now)? else {
                 return Ok(true);
             };
             if !self.scan.event_matches(json)? {
@@ -164,6 +184,7 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
                 }
                 sink(json);
                 meter.bytes(json.len());
+                self.beyond.retain(|beyond| *beyond != seq);
                 if self.scan.is_more_than_last() {
                     self.given.insert(seq);
                 }
@@ -171,6 +192,46 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         }
         self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(1));
         Ok(true)
+    }
+
+    /// What can be said, once everything has been given, of whether that is all there is (NIP-67).
+    pub fn hint(&self) -> Option<EoseHint> {
+        match (self.cut, self.beyond.is_empty()) {
+            (false, _) => Some(EoseHint::Finish),
+            (true, false) => Some(EoseHint::More),
+            (true, true) => None,
+        }
+    }
+
+    /// Looks behind a filter's limit for one more event that it matches, a few entries far.
+    fn look_beyond(&mut self, view: &mut View<'_>, now: u64) -> Result<(), StoreError> {
+        let mut meter = Meter::new(&Budget {
+            entries_max: HINT_ENTRIES_MAX,
+            bytes_max: 0,
+            deadline: None,
+            now,
+        });
+        loop {
+            match self.scan.peek(view, &mut meter)? {
+                Step::End => return Ok(()),
+                Step::Pause => break,
+                Step::Entry(entry) => {
+                    let json = match self.given.contains(&entry.seq) {
+                        true => None,
+                        false => view.tables.json_at(view.txn, entry.seq, now)?,
+                    };
+                    if let Some(json) = json
+                        && self.scan.event_matches(json)?
+                    {
+                        self.beyond.push(entry.seq);
+                        break;
+                    }
+                    self.scan.advance();
+                }
+            }
+        }
+        self.cut = true;
+        Ok(())
     }
 
     fn end_filter(&mut self) {
@@ -189,16 +250,19 @@ impl QueryBounds {
 }
 
 /// How many events match any of some filters; limits are ignored (NIP-45). Resumable like a
-/// [`Query`]. Events are fetched only where the index does not decide.
+/// [`Query`]. Events are fetched only where the index does not decide, or where a HyperLogLog value
+/// is made of their authors.
 pub struct Count<F = Rc<[Filter]>> {
     scan: Scan<F>,
     total: u64,
+    hll: Option<Hll>,
 }
 
 impl<F: Deref<Target = [Filter]>> Count<F> {
     /// A count that has read nothing yet.
     pub fn new(filters: F) -> Count<F> {
         Count {
+            hll: Hll::of(&filters),
             scan: Scan::new(filters),
             total: 0,
         }
@@ -209,6 +273,7 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
         Count {
             scan: self.scan.with_filters(filters),
             total: self.total,
+            hll: self.hll,
         }
     }
 
@@ -223,6 +288,11 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
         self.total
     }
 
+    /// The HyperLogLog value of the events counted so far, for filters that have one (NIP-45).
+    pub fn hll(&self) -> Option<&Hll> {
+        self.hll.as_ref()
+    }
+
     /// Goes on for one slice.
     pub fn slice(&mut self, reader: &Reader, budget: &Budget) -> Result<Progress, StoreError> {
         let txn = reader.txn()?;
@@ -234,7 +304,7 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
                 Step::Pause => return Ok(Progress::More),
                 Step::End => self.scan.next_filter(),
                 Step::Entry(entry) => {
-                    self.total += u64::from(self.counts(entry.seq, &view, &mut meter)?);
+                    self.total += u64::from(self.counts(&entry, &view, &mut meter)?);
                     self.scan.advance();
                 }
             }
@@ -242,18 +312,27 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
         Ok(Progress::Done)
     }
 
-    fn counts(&self, seq: u64, view: &View<'_>, meter: &mut Meter) -> Result<bool, StoreError> {
-        if !self.scan.needs_event() && self.scan.at == 0 {
+    fn counts(
+        &mut self,
+        entry: &Entry,
+        view: &View<'_>,
+        meter: &mut Meter,
+    ) -> Result<bool, StoreError> {
+        let decided = !self.scan.needs_event() && self.scan.at == 0;
+        if decided && !entry.expires && self.hll.is_none() {
             return Ok(true);
         }
         meter.entry();
-        let Some(json) = view.tables.json(view.txn, seq)? else {
+        let Some(json) = view.tables.json_at(view.txn, entry.seq, meter.now)? else {
             return Ok(false);
         };
         if !self.scan.event_matches(json)? {
             return Ok(false);
         }
         if self.scan.at == 0 {
+            if let Some(hll) = &mut self.hll {
+                hll.add(&layout::json_pubkey(json)?);
+            }
             return Ok(true);
         }
         let event = stored(json)?;
@@ -384,6 +463,8 @@ pub(super) struct Meter {
     nothing_given: bool,
     deadline: Option<Instant>,
     spent: bool,
+    /// See [`Budget::now`].
+    now: u64,
 }
 
 impl Meter {
@@ -395,6 +476,7 @@ impl Meter {
             nothing_given: true,
             deadline: budget.deadline,
             spent: false,
+            now: budget.now,
         }
     }
 

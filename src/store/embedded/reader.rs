@@ -69,7 +69,8 @@ impl Reader {
         self.tables().last_sequence(&txn)
     }
 
-    /// Hands events with a sequence above `after` to `each`, in sequence order, for one slice.
+    /// Hands events with a sequence above `after` to `each`, in sequence order, for one slice;
+    /// expired ones are left out.
     /// Returns the sequence to go on after, `None` at the end.
     pub fn events_after(
         &self,
@@ -95,9 +96,11 @@ impl Reader {
         {
             let (key, record) = record.map_err(store_error)?;
             let seq = layout::number(key.get(..8).ok_or(layout::corrupt("an event's key"))?);
-            let json = layout::record_json(record)?;
-            each(seq, json);
-            meter.bytes(json.len());
+            if !layout::record_has_expired(record, budget.now) {
+                let json = layout::record_json(record)?;
+                each(seq, json);
+                meter.bytes(json.len());
+            }
             if meter.entry() {
                 return Ok(Some(seq));
             }

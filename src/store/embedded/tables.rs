@@ -19,8 +19,9 @@ use rustix::fs::FallocateFlags;
 
 use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
-use super::{EmbeddedOptions, OpenError, store_error};
+use super::{EmbeddedOptions, OpenError, store_error, upgrade};
 use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN};
+use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// A database of this store: bytes to bytes.
@@ -53,6 +54,9 @@ pub struct Tables {
     pub(super) author_kind: Table,
     pub(super) tag: Table,
     pub(super) access: Table,
+    pub(super) deleted: Table,
+    pub(super) vanished: Table,
+    pub(super) expiry: Table,
 }
 
 impl Tables {
@@ -80,10 +84,14 @@ impl Tables {
         };
         env.clear_stale_readers().map_err(open_error)?;
         check_length(&env, &dir)?;
-        if is_new(&env)? {
-            create(env)
-        } else {
-            attach(env)
+        match version(&env)? {
+            None => create(env),
+            Some(SCHEMA_VERSION) => attach(env),
+            Some(_) => {
+                let tables = extend(env)?;
+                upgrade::run(&tables).map_err(OpenError::Store)?;
+                Ok(tables)
+            }
         }
     }
 
@@ -130,18 +138,43 @@ impl Tables {
     /// The JSON of an event. `None`: it is not, or no longer, stored.
     #[inline]
     pub fn json<'t>(&self, txn: &'t RoTxn<'_>, seq: u64) -> Result<Option<&'t str>, StoreError> {
-        match self
-            .events
-            .get(txn, &seq.to_be_bytes())
-            .map_err(store_error)?
-        {
-            Some(record) => layout::record_json(record).map(Some),
-            None => Ok(None),
+        self.json_at(txn, seq, 0)
+    }
+
+    /// The JSON of an event. `None`: it is not, or no longer, stored, or has expired at `now`, in
+    /// seconds since 1970; of a `now` of 0 nothing has.
+    #[inline]
+    pub fn json_at<'t>(
+        &self,
+        txn: &'t RoTxn<'_>,
+        seq: u64,
+        now: u64,
+    ) -> Result<Option<&'t str>, StoreError> {
+        let record = self.events.get(txn, &seq.to_be_bytes());
+        match record.map_err(store_error)? {
+            Some(record) if now == 0 || !layout::record_has_expired(record, now) => {
+                layout::record_json(record).map(Some)
+            }
+            _ => Ok(None),
         }
+    }
+
+    /// The whole event. `None`: it is not, or no longer, stored, or cannot be read back.
+    pub fn sound_event(&self, txn: &RoTxn<'_>, seq: u64) -> Result<Option<Event>, StoreError> {
+        match self.event(txn, seq) {
+            Err(error) if error.kind() == StoreErrorKind::Corrupt => Ok(None),
+            event => event,
+        }
+    }
+
+    /// The whole event. `None`: it is not, or no longer, stored.
+    pub fn event(&self, txn: &RoTxn<'_>, seq: u64) -> Result<Option<Event>, StoreError> {
+        let parse = |json| Event::parse(json).map_err(|_| layout::corrupt("an event"));
+        self.json(txn, seq)?.map(parse).transpose()
     }
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 13] = [
     "meta",
     "events",
     "id",
@@ -152,10 +185,14 @@ const NAMES: [&str; 10] = [
     "author_kind",
     "tag",
     "access",
+    "deleted",
+    "vanished",
+    "expiry",
 ];
 
-/// Whether there is nothing in the environment. Anything but nothing must carry our schema version.
-fn is_new(env: &Env<WithoutTls>) -> Result<bool, OpenError> {
+/// The schema version of what is in the environment; `None` of nothing. Anything but nothing must
+/// carry one that is known here.
+fn version(env: &Env<WithoutTls>) -> Result<Option<u32>, OpenError> {
     let txn = env.read_txn().map_err(open_error)?;
     let state = env.open_databases_and_commit(txn, |opener, txn| {
         let names = opener.open_database::<Bytes, Bytes>(txn, None)?;
@@ -179,13 +216,13 @@ fn is_new(env: &Env<WithoutTls>) -> Result<bool, OpenError> {
         .abort()
         .expect("the look is never committed");
     if empty {
-        return Ok(true);
+        return Ok(None);
     }
     let version: [u8; 4] = version
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or(OpenError::Foreign)?;
     match u32::from_be_bytes(version) {
-        SCHEMA_VERSION => Ok(false),
+        known @ 1..=SCHEMA_VERSION => Ok(Some(known)),
         found if found > SCHEMA_VERSION => Err(OpenError::NewerSchema {
             found,
             supported: SCHEMA_VERSION,
@@ -196,6 +233,16 @@ fn is_new(env: &Env<WithoutTls>) -> Result<bool, OpenError> {
 
 /// Creates every database and the version key in one commit: a folder is ours entirely or not yet.
 fn create(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
+    make(env, true)
+}
+
+/// Creates the databases that an earlier schema did not have. Its version stays until the upgrade
+/// has filled them.
+fn extend(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
+    make(env, false)
+}
+
+fn make(env: Env<WithoutTls>, is_new: bool) -> Result<Tables, OpenError> {
     let txn = env.write_txn().map_err(open_error)?;
     let tables = env
         .create_databases_and_commit(txn, |opener, txn: &mut RwTxn<'_>| {
@@ -203,8 +250,10 @@ fn create(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
             for name in NAMES {
                 tables.push(opener.create_database::<Bytes, Bytes>(txn, Some(name))?);
             }
-            tables[0].put(txn, META_SCHEMA, &SCHEMA_VERSION.to_be_bytes())?;
-            tables[0].put(txn, META_SEQUENCE, &0u64.to_be_bytes())?;
+            if is_new {
+                tables[0].put(txn, META_SCHEMA, &SCHEMA_VERSION.to_be_bytes())?;
+                tables[0].put(txn, META_SEQUENCE, &0u64.to_be_bytes())?;
+            }
             let tables: [_; NAMES.len()] = tables.try_into().expect("one database a name");
             Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
         })
@@ -249,6 +298,9 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
         author_kind,
         tag,
         access,
+        deleted,
+        vanished,
+        expiry,
     ] = tables;
     Tables {
         env,
@@ -262,6 +314,9 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
         author_kind,
         tag,
         access,
+        deleted,
+        vanished,
+        expiry,
     }
 }
 

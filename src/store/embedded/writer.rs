@@ -5,17 +5,19 @@
 //! to its bound, and one sync pays for all of it.
 //!
 //! A group whose commit fails is answered [`Outcome::Failed`] as a whole and leaves no trace; the
-//! next one is tried as if nothing had happened. A panic of the writer ends the process: a relay that
+//! next one is tried as if nothing had happened. Between groups, and while there are none, the writer
+//! removes what has expired or vanished, a little at a time (`upkeep`). A panic of the writer ends the process: a relay that
 //! acknowledges nothing any more should not look alive.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::apply::{Group, Scratch};
 use super::tables::Tables;
+use super::upkeep::Upkeep;
 use crate::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX,
     WRITE_QUEUE_EVENTS_MAX,
@@ -91,23 +93,19 @@ impl Queue {
         }
     }
 
-    /// Waits for jobs and takes them all. False: closed, and nothing is left.
-    fn take(&self, jobs: &mut Vec<Job>) -> bool {
-        let mut state = lock(&self.state);
-        while state.jobs.is_empty() {
-            if state.closing {
-                return false;
-            }
-            state = self
-                .wake
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Waits for jobs, at most so long, and takes them all. False: closed, and nothing is left.
+    fn take(&self, jobs: &mut Vec<Job>, wait: Duration) -> bool {
+        let state = lock(&self.state);
+        let idle = |state: &mut State| state.jobs.is_empty() && !state.closing;
+        let (mut state, _) = self
+            .wake
+            .wait_timeout_while(state, wait, idle)
+            .unwrap_or_else(PoisonError::into_inner);
         mem::swap(&mut state.jobs, jobs);
-        true
+        !(jobs.is_empty() && state.closing)
     }
 
-    fn answered(&self, events: usize, bytes: usize) {
+    pub(super) fn answered(&self, events: usize, bytes: usize) {
         let mut state = lock(&self.state);
         state.events -= events;
         state.bytes -= bytes;
@@ -115,22 +113,29 @@ impl Queue {
 }
 
 /// Starts the thread. Panics if it runs already or the system gives none.
-pub fn start(shared: &Arc<Shared>, sink: impl CommitSink) {
+pub fn start(
+    shared: &Arc<Shared>,
+    sink: impl CommitSink,
+    clock: impl Fn() -> u64 + Send + 'static,
+) {
     let mut thread = lock(&shared.queue.thread);
     assert!(thread.is_none(), "the writer runs already");
     let shared = Arc::clone(shared);
     let run = thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || run(&shared, sink));
+        .spawn(move || run(&shared, sink, clock));
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
-fn run(shared: &Shared, mut sink: impl CommitSink) {
+fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
     let _guard = AbortOnPanic;
     let mut jobs = Vec::new();
     let mut done = Vec::new();
+    let mut vanishing = Vec::new();
     let mut scratch = Scratch::default();
-    while shared.queue.take(&mut jobs) {
+    let mut upkeep = Upkeep::begin(&shared.tables, clock);
+    loop {
+        let open = shared.queue.take(&mut jobs, upkeep.wait());
         let mut rest = jobs.drain(..).peekable();
         while rest.peek().is_some() {
             let mut size = Size::default();
@@ -143,32 +148,56 @@ fn run(shared: &Shared, mut sink: impl CommitSink) {
                 });
             }
             let start = Instant::now();
-            match commit(&shared.tables, &mut scratch, &mut done) {
+            match commit(&shared.tables, &mut scratch, &mut done, &mut vanishing) {
                 Ok(0) => {}
                 Ok(stored) => sink.commit_took(start.elapsed(), stored),
                 Err(error) => {
                     let error = shared.tables.explain(error);
                     // Once a group: a full disk refuses thousands of events a second.
                     tracing::error!(%error, events = done.len(), "a commit failed");
+                    done.append(&mut vanishing);
                     for done in &mut done {
                         done.outcome = Outcome::Failed(error.clone());
                     }
                 }
             }
+            for done in vanishing.drain(..) {
+                size.events -= 1;
+                size.bytes -= done.event.json().len();
+                upkeep.vanish(done);
+            }
             sink.committed(&mut done);
             done.clear();
             shared.queue.answered(size.events, size.bytes);
+            upkeep.turn(shared, &mut scratch, &mut sink);
         }
+        if !open && !upkeep.owes_an_answer() {
+            return;
+        }
+        upkeep.turn(shared, &mut scratch, &mut sink);
     }
 }
 
-/// Decides and commits one group. Returns how many of its events were stored.
-fn commit(tables: &Tables, scratch: &mut Scratch, done: &mut [Done]) -> Result<usize, StoreError> {
+/// Decides and commits one group. Moves requests to vanish, which have only begun, to `vanishing`.
+/// Returns how many events were stored.
+fn commit(
+    tables: &Tables,
+    scratch: &mut Scratch,
+    done: &mut Vec<Done>,
+    vanishing: &mut Vec<Done>,
+) -> Result<usize, StoreError> {
     let mut group = Group::begin(tables, scratch)?;
     let mut stored = 0;
-    for done in done {
-        done.outcome = group.add(&done.event)?;
-        stored += usize::from(matches!(done.outcome, Outcome::Stored { .. }));
+    let mut at = 0;
+    while let Some(next) = done.get_mut(at) {
+        match group.add(&next.event)? {
+            Some(outcome) => {
+                stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
+                next.outcome = outcome;
+                at += 1;
+            }
+            None => vanishing.push(done.remove(at)),
+        }
     }
     group.commit()?;
     Ok(stored)

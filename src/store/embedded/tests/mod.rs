@@ -2,6 +2,7 @@
 
 mod model;
 mod open;
+mod removal;
 mod trouble;
 mod writes;
 
@@ -66,13 +67,19 @@ impl Running {
         Running::start(Embedded::open(options).expect("opens"))
     }
 
+    /// By a clock that stands still before everything: nothing expires unasked.
     fn start(store: Embedded) -> Running {
+        Running::start_at(store, || 0)
+    }
+
+    fn start_at(store: Embedded, clock: fn() -> u64) -> Running {
         let (done_sender, done) = channel();
         let (commits_sender, commits) = channel();
-        store.start_writer(Sink {
+        let sink = Sink {
             done: done_sender,
             commits: commits_sender,
-        });
+        };
+        store.start_writer_at(sink, clock);
         Running {
             store,
             done,
@@ -171,6 +178,7 @@ fn budget(entries_max: u32) -> Budget {
         entries_max,
         bytes_max: usize::MAX,
         deadline: None,
+        now: 0,
     }
 }
 
@@ -253,6 +261,19 @@ fn audit(store: &Embedded) -> BTreeMap<u64, Event> {
         let event = &events[&seq];
         assert_eq!((event.created_at(), *event.id()), (created_at, id));
     }
+    let addressed = events.values().filter(|event| address(event).is_some());
+    assert_eq!(
+        tables.address.len(&txn).expect("a length"),
+        addressed.count() as u64
+    );
+    let times = events
+        .iter()
+        .filter_map(|(seq, event)| Some((event.expiration()?, *seq)));
+    let times: std::collections::BTreeSet<(u64, u64)> = times.collect();
+    let expiry = tables.expiry.iter(&txn).expect("times");
+    let expiry =
+        expiry.map(|entry| layout::parse_expiry(entry.expect("a time").0).expect("a time"));
+    assert!(expiry.eq(times), "expiry times");
     let last = tables.last_sequence(&txn).expect("the last sequence");
     assert!(events.keys().next_back().is_none_or(|&seq| seq <= last));
     events

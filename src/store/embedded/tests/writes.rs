@@ -247,6 +247,7 @@ fn slices_keep_to_their_bytes() {
         entries_max: 1_000,
         bytes_max: 3 * length + 1,
         deadline: None,
+        now: 0,
     };
     let mut query = Query::new(Rc::<[Filter]>::from([Filter::default()]), BOUNDS);
     assert_eq!(query.watermark(), None);
@@ -284,6 +285,7 @@ fn a_slice_ends_at_its_deadline() {
         entries_max: u32::MAX,
         bytes_max: usize::MAX,
         deadline: Some(std::time::Instant::now()),
+        now: 0,
     };
     let mut query = Query::new(Rc::<[Filter]>::from([Filter::default()]), BOUNDS);
     let mut given = 0;
