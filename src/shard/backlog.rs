@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::config::OutboxBounds;
-use crate::limits::OUTBOX_TOTAL_SLACK_DIVISOR;
+use crate::limits::{HISTORY_BACKLOG_BYTES_MAX, OUTBOX_TOTAL_SLACK_DIVISOR};
 use crate::metrics::{CloseReason, DropReason};
 use crate::shard::Shard;
 use crate::shard::common::{Common, Mail};
@@ -78,6 +78,19 @@ impl Conn {
         }
         self.recount(shard);
         true
+    }
+
+    /// Whether it may be given more history: it has taken most of what it was given.
+    pub(super) fn takes_history(&self, shard: &Shard) -> bool {
+        let most = HISTORY_BACKLOG_BYTES_MAX.min(shard.config.outbox.soft_bytes / 2);
+        self.backlog() + self.promised.get() <= most
+    }
+
+    /// Bytes of history that it may be given now. They leave its queue below the soft bound, so that
+    /// only live events, or answers to what it sends itself, make a client too slow.
+    pub(super) fn history_room(&self, shard: &Shard) -> usize {
+        let queued = self.backlog() + self.promised.get();
+        shard.config.outbox.soft_bytes.saturating_sub(queued)
     }
 
     /// Whether the queue has been above its soft bound, without a break, for longer than it may.

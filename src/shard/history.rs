@@ -20,8 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::limits::{
-    HISTORY_BACKLOG_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME,
-    SLICE_TIME_COLD,
+    READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME, SLICE_TIME_COLD,
 };
 use crate::live::SubKey;
 use crate::metrics::{DropReason, QueryKind};
@@ -143,9 +142,10 @@ impl Read {
         conn.phase() == Phase::Open && self.fills.is_none_or(asked)
     }
 
-    /// Bytes of rows that the permit in use may still bring.
-    fn bytes_left(&self) -> usize {
-        READ_BYTES_MAX - self.bytes.min(READ_BYTES_MAX - 1)
+    /// Bytes of rows that the next slice may bring: what the permit in use leaves, and the queue.
+    fn bytes_left(&self, shard: &Shard, conn: &Conn) -> usize {
+        let left = READ_BYTES_MAX.saturating_sub(self.bytes);
+        left.min(conn.history_room(shard)).max(1)
     }
 }
 
@@ -172,7 +172,7 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
         }
         reads.running += 1;
     }
-    let hot = conn.backlog() <= HISTORY_BACKLOG_BYTES_MAX && hooks::delay(Hook::History).is_none();
+    let hot = conn.takes_history(shard) && hooks::delay(Hook::History).is_none();
     let held = hot.then(|| shard.history.at_once()).flatten();
     let held = match held {
         Some(held) => match slice(shard, conn, &mut read) {
@@ -204,7 +204,7 @@ async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Optio
 /// Reads one question to its end, permit by permit.
 async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: Option<Held>) {
     loop {
-        while conn.backlog() > HISTORY_BACKLOG_BYTES_MAX && read.is_wanted(conn) && held.is_none() {
+        while !conn.takes_history(shard) && read.is_wanted(conn) && held.is_none() {
             conn.changed().await;
         }
         if !read.is_wanted(conn) {
@@ -254,7 +254,7 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     if !read.is_wanted(conn) {
         return Step::Over;
     }
-    let bytes_max = read.bytes_left();
+    let bytes_max = read.bytes_left(shard, conn);
     let Some(question) = read.question.as_mut() else {
         return Step::Over;
     };
@@ -282,8 +282,11 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let Some(question) = read.question.take() else {
         return Step::Over;
     };
-    let (bytes_max, now) = (read.bytes_left(), shard.unix_seconds());
-    match shard.common.readers.turn(question, bytes_max, now).await {
+    let (bytes_max, now) = (read.bytes_left(shard, conn), shard.unix_seconds());
+    conn.promised.set(conn.promised.get() + bytes_max);
+    let turn = shard.common.readers.turn(question, bytes_max, now).await;
+    conn.promised.set(conn.promised.get() - bytes_max);
+    match turn {
         Ok(Turn {
             question,
             rows,
@@ -330,8 +333,10 @@ fn took(
         conn.set_watermark(key, watermark);
     }
     match progress {
-        Ok(Progress::More) if read.bytes >= READ_BYTES_MAX => Step::ReadDone,
-        Ok(Progress::More) => Step::More,
+        Ok(Progress::More) if read.bytes < READ_BYTES_MAX && conn.takes_history(shard) => {
+            Step::More
+        }
+        Ok(Progress::More) => Step::ReadDone,
         Ok(Progress::Done) => {
             finish(shard, conn, read);
             Step::Over

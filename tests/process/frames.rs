@@ -47,7 +47,7 @@ fn a_flood_of_random_frames_harms_nobody() {
             for neighbour in &mut neighbours {
                 let asked = Instant::now();
                 neighbour.send(raw::text("[\"REQ\",\"n\",{\"limit\":1}]"));
-                assert_eq!(neighbour.frame().text(), "[\"EOSE\",\"n\"]");
+                assert_eq!(neighbour.message()[0], "EOSE");
                 longest = longest.max(asked.elapsed());
             }
             assert!(longest < NEIGHBOUR_WAIT, "a neighbour waited {longest:?}");
