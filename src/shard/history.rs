@@ -23,7 +23,7 @@ use crate::limits::{
     READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME, SLICE_TIME_COLD,
 };
 use crate::live::SubKey;
-use crate::metrics::{DropReason, QueryKind};
+use crate::metrics::{DropReason, MessageRefusal, QueryKind};
 use crate::nostr::filter::Filter;
 use crate::nostr::hll::Hll;
 use crate::nostr::message::{self, Prefix, Reason, SubId};
@@ -54,6 +54,8 @@ struct Read {
     sub: SubId,
     /// The subscription that a REQ fills; a COUNT has none.
     fills: Option<(SubKey, u32)>,
+    /// Values in the filters of a COUNT. Those of a REQ are its subscription's.
+    values: usize,
     /// `None` while a reader thread has it.
     question: Option<Question>,
     started: Instant,
@@ -62,6 +64,12 @@ struct Read {
     /// It has met pages that were not in memory.
     cold: bool,
 }
+
+const LOG_IN: Reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
+const TOO_MANY_SUBS: Reason = Reason::fixed(Prefix::Error, "too many subscriptions");
+const TOO_MANY_READS: Reason = Reason::fixed(Prefix::Error, "too many reads are waiting");
+const TOO_MANY_VALUES: Reason =
+    Reason::fixed(Prefix::Error, "too many filter values on this connection");
 
 /// How far a slice has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,17 +85,26 @@ enum Step {
 /// Answers a REQ.
 pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter>) {
     conn.remove_sub(shard, &sub);
-    let values = filters.iter().map(Filter::value_count).sum();
-    if conn.filter_values.get() + values > shard.config.filter_values_max {
-        let text = "too many filter values on this connection";
-        return closed(shard, conn, &sub, &Reason::fixed(Prefix::Error, text));
-    }
-    if let Some(reason) = login_first(shard, conn) {
-        return closed(shard, conn, &sub, &reason);
+    let Some(values) = room_for(shard, conn, &filters) else {
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::FilterValues,
+            &TOO_MANY_VALUES,
+        );
+    };
+    if must_log_in(shard, conn) {
+        return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
     let Some((key, serial)) = conn.add_sub(shard, sub.clone(), values) else {
-        let reason = Reason::fixed(Prefix::Error, "too many subscriptions");
-        return closed(shard, conn, &sub, &reason);
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::Subscriptions,
+            &TOO_MANY_SUBS,
+        );
     };
     let filters: Arc<[Filter]> = filters.into();
     shard.subscribe(key, filters.clone());
@@ -109,12 +126,24 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
 
 /// Answers a COUNT (NIP-45).
 pub fn count(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter>) {
-    if let Some(reason) = login_first(shard, conn) {
-        return closed(shard, conn, &sub, &reason);
+    let Some(values) = room_for(shard, conn, &filters) else {
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::FilterValues,
+            &TOO_MANY_VALUES,
+        );
+    };
+    if must_log_in(shard, conn) {
+        return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
     let count = Count::new(filters.into()).seen_by(conn.viewer());
     let question = Question::Count(Box::new(count));
-    enter(shard, conn, Read::new(sub, None, question));
+    let mut read = Read::new(sub, None, question);
+    read.values = values;
+    conn.filter_values.set(conn.filter_values.get() + values);
+    enter(shard, conn, read);
 }
 
 impl Read {
@@ -122,6 +151,7 @@ impl Read {
         Read {
             sub,
             fills,
+            values: 0,
             question: Some(question),
             started: Instant::now(),
             bytes: 0,
@@ -134,6 +164,12 @@ impl Read {
             Some(_) => QueryKind::Req,
             None => QueryKind::Count,
         }
+    }
+
+    /// It is over: its values are the connection's no more.
+    fn forget(&self, conn: &Conn) {
+        conn.filter_values
+            .set(conn.filter_values.get() - self.values);
     }
 
     /// Whether somebody still waits for the answer.
@@ -149,9 +185,21 @@ impl Read {
     }
 }
 
-fn login_first(shard: &Shard, conn: &Conn) -> Option<Reason> {
-    let required = shard.config.login_required() && !conn.is_authenticated();
-    required.then_some(Reason::fixed(Prefix::AuthRequired, "log in to read"))
+/// The values in these filters, if the connection may have so many more.
+fn room_for(shard: &Shard, conn: &Conn, filters: &[Filter]) -> Option<usize> {
+    let values = filters.iter().map(Filter::value_count).sum();
+    let fits = conn.filter_values.get() + values <= shard.config.filter_values_max;
+    fits.then_some(values)
+}
+
+fn must_log_in(shard: &Shard, conn: &Conn) -> bool {
+    shard.config.login_required() && !conn.is_authenticated()
+}
+
+/// Turns a question away, and counts it.
+fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, why: MessageRefusal, reason: &Reason) {
+    shard.metrics.messages_refused.of(why).increment(1);
+    closed(shard, conn, sub, reason);
 }
 
 /// Starts a read, or lets it wait behind the connection's other reads.
@@ -165,8 +213,14 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
             // subscription is, so no more wait than a connection may have subscriptions.
             reads.waiting.retain(|read| read.is_wanted(conn));
             if reads.waiting.len() >= shard.config.subscriptions_max {
-                let reason = Reason::fixed(Prefix::Error, "too many reads are waiting");
-                return give_up(shard, conn, &read, &reason);
+                read.forget(conn);
+                return refuse(
+                    shard,
+                    conn,
+                    &read.sub,
+                    MessageRefusal::Reads,
+                    &TOO_MANY_READS,
+                );
             }
             return reads.waiting.push_back(read);
         }
@@ -176,7 +230,10 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
     let held = hot.then(|| shard.history.at_once()).flatten();
     let held = match held {
         Some(held) => match slice(shard, conn, &mut read) {
-            Step::Over => return leave(conn),
+            Step::Over => {
+                read.forget(conn);
+                return leave(conn);
+            }
             Step::More => Some(held),
             Step::ReadDone => None,
         },
@@ -190,6 +247,7 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
 async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Option<Held>) {
     loop {
         answer(&shard, &conn, &mut read, held.take()).await;
+        read.forget(&conn);
         let next = {
             let mut reads = conn.reads.borrow_mut();
             reads.as_mut().and_then(|reads| reads.waiting.pop_front())
