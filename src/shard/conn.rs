@@ -66,6 +66,8 @@ pub struct Conn {
     unwritten: Cell<usize>,
     pub(super) held_bytes: Cell<usize>,
     pub(super) counted_bytes: Cell<usize>,
+    /// Bytes of history that reader threads may be bringing now.
+    pub(super) promised: Cell<usize>,
     pub(super) over_soft_since: Cell<Option<Instant>>,
     /// Values in the filters of all subscriptions.
     pub filter_values: Cell<usize>,
@@ -113,6 +115,7 @@ impl Conn {
             unwritten: Cell::new(0),
             held_bytes: Cell::new(0),
             counted_bytes: Cell::new(0),
+            promised: Cell::new(0),
             over_soft_since: Cell::new(None),
             filter_values: Cell::new(0),
             subs: RefCell::default(),

@@ -130,6 +130,7 @@ pub struct Shard {
     /// Bytes that wait to be written; see [`backlog`].
     queued: Cell<usize>,
     queued_published: Cell<usize>,
+    largest_published: Cell<usize>,
     queued_step: usize,
     relief: Signal,
 }
@@ -220,6 +221,7 @@ impl Shard {
             unupgraded: Cell::new(0),
             queued: Cell::new(0),
             queued_published: Cell::new(0),
+            largest_published: Cell::new(0),
             queued_step: backlog::step(&config.outbox, config.shards),
             relief: Signal::default(),
             config,

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::limits::WRITES_IN_FLIGHT_MAX;
-use crate::metrics::{AuthOutcome, CloseReason, EventOutcome};
+use crate::metrics::{AuthOutcome, CloseReason, EventOutcome, MessageRefusal};
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, ClientMessage, MessageError};
 use crate::shard::conn::{Conn, Phase};
@@ -244,6 +244,10 @@ fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {
         }
         Ok(ClientMessage::Auth(event)) => Flow::Login(Box::new(event)),
         Err(error) => {
+            if let MessageError::Sub { .. } | MessageError::Notice(_) = error {
+                let refused = shard.metrics.messages_refused.of(MessageRefusal::Malformed);
+                refused.increment(1);
+            }
             refuse(shard, conn, &error);
             Flow::Go
         }
