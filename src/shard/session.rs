@@ -38,6 +38,11 @@ pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>) {
     let mut decoder = Decoder::new(shard.config.frame_bytes_max);
     if head(&shard, &conn, &mut kept).await {
         messages(&shard, &conn, &mut decoder, &mut kept).await;
+        // Who shuts its write side may still read, so it gets the answers that the store owes it.
+        while conn.phase() == Phase::Open && conn.in_flight.get() > 0 {
+            conn.changed().await;
+        }
+        conn.stream_ended(&shard);
     }
     // A close may be under way in which the peer must not be cut off; then its end is awaited.
     discard(&shard, &conn, decoder, kept).await;
