@@ -15,6 +15,7 @@ use crate::live::RecentIds;
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
+use crate::shard::hooks;
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
@@ -104,7 +105,7 @@ impl Common {
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
             mail: (0..shards)
-                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
+                .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
             queued: (0..shards).map(|_| Padded::default()).collect(),

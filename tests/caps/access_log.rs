@@ -8,7 +8,8 @@ use crate::common::raw;
 use crate::common::{Author, Launch, now, until};
 use crate::support::{AUTH, Hooks, Said, Visitor, agree, await_gauges, hooked, lines, login};
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
+    "client",
     "connection",
     "duration_ms",
     "level",
@@ -65,6 +66,7 @@ fn lines_have_the_documented_fields_and_nothing_secret() {
             "{line}"
         );
         assert!(line["connection"].is_string(), "{line}");
+        assert_eq!(line["client"], "127.0.0.1", "{line}");
     }
     let of_first: Vec<[&Value; 2]> = access
         .iter()
