@@ -14,7 +14,8 @@ pub mod series;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, ShedReason, UpgradeRefusal,
+    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
+    UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
 
@@ -93,7 +94,7 @@ pub struct ShardMetrics {
     pub events_delivered: Counter,
     /// Turns of reader threads.
     pub reader_turns: Counter,
-    /// Live events not sent.
+    /// Events not sent.
     pub events_dropped: ByLabel<DropReason, Counter>,
     /// Questions to the store.
     pub queries: ByLabel<QueryKind, Counter>,
@@ -179,6 +180,11 @@ impl GateMetrics {
 /// How long the store's commits take; for the store's writer.
 pub fn store_commit_seconds() -> Histogram {
     series::STORE_COMMIT_SECONDS.histogram(&[])
+}
+
+/// What the store removes; for the store's writer.
+pub fn events_removed() -> ByLabel<RemovalReason, Counter> {
+    ByLabel::counters(&series::EVENTS_REMOVED, &[])
 }
 
 /// Says which driver the shards run on.

@@ -131,6 +131,8 @@ labels! {
         SlowReader => "slow_reader",
         /// Too much came in while the history was being sent.
         Backlog => "backlog",
+        /// Its time came before it was written (NIP-40).
+        Expired => "expired",
         /// A defect of ours while matching it.
         Panic => "panic",
     }
@@ -144,6 +146,17 @@ labels! {
         Duplicate => "duplicate",
         /// Refused, with a reason on the wire.
         Refused => "refused",
+    }
+    /// Why the store removed an event.
+    RemovalReason("reason") {
+        /// A deletion request names it (NIP-09).
+        Deleted => "deleted",
+        /// Its time had come (NIP-40).
+        Expired => "expired",
+        /// A newer version took its place.
+        Replaced => "replaced",
+        /// Its key has asked to vanish (NIP-62).
+        Vanished => "vanished",
     }
     /// What a client asked of the store.
     QueryKind("kind") {

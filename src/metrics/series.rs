@@ -4,7 +4,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
     AcceptError, AuthMethod, AuthOutcome, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, ShedReason, UpgradeRefusal,
+    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
+    UpgradeRefusal,
 };
 
 /// One series, or one family of them by label.
@@ -159,7 +160,9 @@ table! {
     EVENTS_DELIVERED = Counter "buzz_events_delivered_total" []
         "Live events queued to subscribers";
     EVENTS_DROPPED = Counter "buzz_events_dropped_total" [closed::<DropReason>()]
-        "Live events not sent to a subscriber, by reason";
+        "Events not sent to a subscriber, by reason";
+    EVENTS_REMOVED = Counter "buzz_events_removed_total" [closed::<RemovalReason>()]
+        "Events that the store removed, by reason";
     QUERIES = Counter "buzz_queries_total" [closed::<QueryKind>()]
         "Questions to the store";
     QUERY_SECONDS = Histogram "buzz_query_seconds" [closed::<QueryKind>()]

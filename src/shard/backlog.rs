@@ -123,6 +123,12 @@ impl Conn {
         series.increment(dropped as u64);
     }
 
+    /// Counts events that were not written before their time came.
+    pub(super) fn count_expired(&self, shard: &Shard, dropped: usize) {
+        let series = shard.metrics.events_dropped.of(DropReason::Expired);
+        series.increment(dropped as u64);
+    }
+
     /// A client too slow for what it asked for. Nothing more is queued for it; it is told why.
     pub(super) fn overflow(self: &Rc<Self>, shard: &Rc<Shard>) {
         shard.metrics.backpressure_disconnects.increment(1);

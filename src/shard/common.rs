@@ -12,6 +12,7 @@ use crate::drain::run::Part;
 use crate::lifecycle::Lifecycle;
 use crate::limits::MAILBOX_ITEMS_MAX;
 use crate::live::RecentIds;
+use crate::metrics::{ByLabel, RemovalReason};
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
@@ -20,7 +21,7 @@ use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
-use crate::store::{CommitSink, Done, Outcome};
+use crate::store::{CommitSink, Done, Outcome, Removal};
 
 /// What a shard is told by other threads.
 pub enum Mail {
@@ -168,6 +169,7 @@ impl Common {
         Fanout {
             batches: self.mail.iter().map(|_| Vec::new()).collect(),
             commit_seconds: crate::metrics::store_commit_seconds(),
+            events_removed: crate::metrics::events_removed(),
             common: self.clone(),
         }
     }
@@ -179,6 +181,7 @@ pub struct Fanout {
     common: Arc<Common>,
     batches: Vec<Vec<Mail>>,
     commit_seconds: metrics::Histogram,
+    events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
 
 impl CommitSink for Fanout {
@@ -201,5 +204,15 @@ impl CommitSink for Fanout {
 
     fn commit_took(&mut self, duration: Duration, _events: usize) {
         self.commit_seconds.record(duration);
+    }
+
+    fn removed(&mut self, why: Removal, events: usize) {
+        let why = match why {
+            Removal::Deleted => RemovalReason::Deleted,
+            Removal::Expired => RemovalReason::Expired,
+            Removal::Replaced => RemovalReason::Replaced,
+            Removal::Vanished => RemovalReason::Vanished,
+        };
+        self.events_removed.of(why).increment(events as u64);
     }
 }

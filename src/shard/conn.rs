@@ -374,6 +374,14 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
                     break;
                 }
             }
+            let expired = batch.drop_expired(|| shard.unix_seconds());
+            if expired > 0 {
+                conn.count_expired(&shard, expired);
+                conn.unwritten.set(batch.bytes());
+                if batch.bytes() == 0 {
+                    break;
+                }
+            }
             let (result, back) = conn.socket.write(batch).await;
             batch = back;
             match result {

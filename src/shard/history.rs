@@ -326,12 +326,13 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let (sub, mut bytes) = (&read.sub, 0);
     let mut progress = Ok(Progress::More);
     conn.send(shard, |outbox| {
-        progress = question.slice(&shard.reader, &budget, &mut |json| {
-            bytes += json.len();
-            outbox.push_row(sub, json);
+        progress = question.slice(&shard.reader, &budget, &mut |row| {
+            bytes += row.json.len();
+            outbox.push_row(sub, row);
         });
     });
-    read.cold = start.elapsed() >= SLICE_TIME_COLD;
+    let overran = start.elapsed() >= SLICE_TIME_COLD;
+    read.cold = overran && (hooks::stalls() || shard.faults.have_grown());
     took(shard, conn, read, bytes, progress)
 }
 
@@ -356,8 +357,7 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
                 return Step::Over;
             }
             conn.send(shard, |outbox| {
-                rows.iter()
-                    .for_each(|json| outbox.push_row(&read.sub, json));
+                rows.iter().for_each(|row| outbox.push_row(&read.sub, row));
             });
             took(shard, conn, read, rows.bytes(), progress)
         }
@@ -419,6 +419,7 @@ fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
                 });
             });
         }
+        // A question ends where it stands, and a REQ asks for events.
         _ => {}
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());

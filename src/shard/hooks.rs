@@ -75,6 +75,19 @@ pub fn stall() {
     }
 }
 
+/// Whether slices of reads block now.
+#[cfg(feature = "hooks")]
+pub fn stalls() -> bool {
+    setting("scan_ms").is_some()
+}
+
+/// Without the feature none does.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn stalls() -> bool {
+    false
+}
+
 /// Without the feature nothing blocks.
 #[cfg(not(feature = "hooks"))]
 #[inline]

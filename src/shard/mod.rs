@@ -58,7 +58,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use rustix::thread::CpuSet;
 use slab::Slab;
@@ -75,14 +75,15 @@ use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
-use crate::store::Job;
 use crate::store::embedded::Reader;
+use crate::store::{Job, unix_seconds};
 use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;
 use common::Padded;
 use conn::{Conn, Signal};
 use outbox::Batch;
+use readers::Faults;
 use runtime::{Driver, Listener, Socket, Turns};
 
 pub use common::{Common, Mail};
@@ -99,6 +100,8 @@ pub struct Shard {
     pub metrics: ShardMetrics,
     /// Its view of the store.
     pub reader: Reader,
+    /// How often it waited for pages of the store.
+    pub faults: Faults,
     /// Its way to the history gate.
     pub history: Admission,
     /// Its way to the auth gate.
@@ -192,6 +195,7 @@ impl Shard {
             id,
             metrics: ShardMetrics::new(id),
             reader: common.store.reader(),
+            faults: Faults::default(),
             history: Admission::new(&common.gates, GateName::HistoryReads, id),
             auth: Admission::new(&common.gates, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
@@ -298,8 +302,7 @@ impl Shard {
 
     /// The time that events are dated by, in seconds since 1970.
     pub fn unix_seconds(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |since| since.as_secs())
+        unix_seconds()
     }
 
     /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.

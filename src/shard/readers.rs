@@ -4,10 +4,15 @@
 //! that is not in memory blocks whoever touches it, and a shard that is blocked serves nobody. So a
 //! question whose slice took far longer than it may goes on here, from where it stood.
 //!
+//! A slice may also have been long because the core went to somebody else. That is no reason to move:
+//! it would only run beside its shard, on the same core. So [`Faults`] asks the kernel whether the
+//! thread had to wait for pages. And these threads step back for the shards where both want a core.
+//!
 //! A question comes back after each turn of [`READER_TURN`], so that its shard can see whether
 //! anybody still waits for it, and so that more questions than threads share them fairly. Its permit
 //! stays with it: the history gate bounds how many are here at one time, and the queue with them.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,11 +20,11 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use tokio::sync::oneshot;
 
-use crate::limits::{READER_THREADS, READER_TURN};
+use crate::limits::{READER_NICE, READER_THREADS, READER_TURN};
 use crate::nostr::filter::Filter;
 use crate::shard::hooks;
 use crate::store::StoreError;
-use crate::store::embedded::{Budget, Count, Progress, Query, Reader};
+use crate::store::embedded::{Budget, Count, Progress, Query, Reader, Row};
 
 /// A question to the store, at any place between its first row and its last.
 pub enum Question {
@@ -30,7 +35,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// Goes on for one slice. Each event's JSON is handed to `each`.
+    /// Goes on for one slice. Each event is handed to `each`.
     ///
     /// # Errors
     ///
@@ -39,35 +44,56 @@ impl Question {
         &mut self,
         reader: &Reader,
         budget: &Budget,
-        each: &mut dyn FnMut(&str),
+        each: &mut dyn FnMut(Row<'_>),
     ) -> Result<Progress, StoreError> {
         hooks::stall();
         match self {
-            Question::Events(query) => query.slice(reader, budget, each),
+            Question::Events(query) => query.slice_rows(reader, budget, each),
             Question::Count(count) => count.slice(reader, budget),
         }
     }
 }
 
-/// Events as JSON, in their order.
+/// How often a thread had to wait for a page to be read from disk.
+#[derive(Debug, Default)]
+pub struct Faults(Cell<u64>);
+
+impl Faults {
+    /// Whether the calling thread waited for pages since the last call. Takes some 20 µs.
+    pub fn have_grown(&self) -> bool {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+        // Who cannot know stays on the safe side.
+        major_faults(&stat).is_none_or(|major| self.0.replace(major) < major)
+    }
+}
+
+/// `majflt` of proc_pid_stat(5): the tenth field after the name, which may hold anything.
+fn major_faults(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(9)?.parse().ok()
+}
+
+/// Events in their order.
 #[derive(Debug, Default)]
 pub struct Rows {
     text: String,
-    ends: Vec<usize>,
+    /// Of each, where it ends in `text`, and when it expires.
+    ends: Vec<(usize, Option<u64>)>,
 }
 
 impl Rows {
-    fn push(&mut self, json: &str) {
-        self.text.push_str(json);
-        self.ends.push(self.text.len());
+    fn push(&mut self, row: Row<'_>) {
+        self.text.push_str(row.json);
+        self.ends.push((self.text.len(), row.expires));
     }
 
-    /// Each event's JSON.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| &self.text[start..*end])
+    /// Each event.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|(end, _)| *end));
+        starts.zip(&self.ends).map(|(start, (end, expires))| Row {
+            json: &self.text[start..*end],
+            expires: *expires,
+        })
     }
 
     /// Their bytes.
@@ -109,7 +135,11 @@ impl Readers {
         for number in 0..READER_THREADS.min(questions_max) {
             let (reader, jobs) = (reader.clone(), jobs.clone());
             let thread = std::thread::Builder::new().name(format!("reader-{number}"));
-            if let Err(error) = thread.spawn(move || read(&reader, &jobs)) {
+            let life = move || {
+                step_back();
+                read(&reader, &jobs);
+            };
+            if let Err(error) = thread.spawn(life) {
                 tracing::warn!(%error, "a reader thread cannot be started");
             }
         }
@@ -144,6 +174,14 @@ impl Readers {
     }
 }
 
+/// Lets shards have the core first.
+fn step_back() {
+    let this = Some(rustix::thread::gettid());
+    if let Err(error) = rustix::process::setpriority_process(this, READER_NICE) {
+        tracing::warn!(%error, "a reader thread keeps its priority");
+    }
+}
+
 /// A thread's life: one turn after the other.
 fn read(reader: &Reader, jobs: &Receiver<Job>) {
     for job in jobs {
@@ -169,7 +207,7 @@ fn take_turn(reader: &Reader, job: Job) {
         deadline: Some(Instant::now() + READER_TURN),
         now,
     };
-    let progress = question.slice(reader, &budget, &mut |json| rows.push(json));
+    let progress = question.slice(reader, &budget, &mut |row| rows.push(row));
     // Nobody may wait any longer: then the question ends here.
     let _ = reply.send(Turn {
         question,
@@ -240,7 +278,7 @@ mod tests {
             now: 0,
         };
         let reader = store.reader();
-        let here = question.slice(&reader, &few, &mut |json| given.push(json.to_owned()));
+        let here = question.slice(&reader, &few, &mut |row| given.push(row.json.to_owned()));
         assert_eq!(here, Ok(Progress::More));
         assert!((1..=10).contains(&given.len()));
         let mut turns = 0;
@@ -248,7 +286,7 @@ mod tests {
             // A few rows a turn.
             let turn = readers.turn(question, 2_000, 0).await.ok().unwrap();
             assert!(turn.rows.bytes() <= 2_000);
-            given.extend(turn.rows.iter().map(str::to_owned));
+            given.extend(turn.rows.iter().map(|row| row.json.to_owned()));
             question = turn.question;
             turns += 1;
             if turn.progress == Ok(Progress::Done) {
@@ -264,10 +302,26 @@ mod tests {
             now: 0,
         };
         let mut again = everything();
-        let done = again.slice(&reader, &all, &mut |json| whole.push(json.to_owned()));
+        let done = again.slice(&reader, &all, &mut |row| whole.push(row.json.to_owned()));
         assert_eq!(done, Ok(Progress::Done));
         assert_eq!(given.len(), 100);
         assert_eq!(given, whole);
+    }
+
+    #[test]
+    fn who_only_computes_has_waited_for_no_page() {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let before = major_faults(&stat).unwrap();
+        assert!(!Faults(Cell::new(before)).have_grown());
+        assert!(before == 0 || Faults(Cell::new(before - 1)).have_grown());
+    }
+
+    #[test]
+    fn the_name_of_a_thread_may_hold_anything() {
+        let stat = "7 (a) R 1 (b) S 1 2 3 4 5 6 7 8 9 10 11";
+        assert_eq!(major_faults(stat), Some(9));
+        assert_eq!(major_faults("7 (a) S 1"), None);
+        assert_eq!(major_faults(""), None);
     }
 
     #[tokio::test]

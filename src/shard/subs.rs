@@ -124,8 +124,11 @@ impl Conn {
             let mut outbox = self.outbox.borrow_mut();
             outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
             for (sequence, event) in &held {
+                // The history has the others.
                 let is_live = *sequence == EPHEMERAL || *sequence > sub.watermark;
-                if is_live && !shard.has_expired(event) {
+                if is_live && shard.has_expired(event) {
+                    self.count_expired(shard, 1);
+                } else if is_live {
                     outbox.push_live(&sub.id, event);
                     shard.metrics.events_delivered.increment(1);
                 }
