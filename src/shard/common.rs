@@ -106,7 +106,7 @@ impl Common {
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
             mail: (0..shards)
-                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
+                .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
             queued: (0..shards).map(|_| Padded::default()).collect(),
