@@ -15,6 +15,8 @@ use std::time::Duration;
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
 
+#[cfg(test)]
+mod conformance;
 pub mod embedded;
 pub mod postgres;
 

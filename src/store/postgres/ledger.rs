@@ -139,7 +139,7 @@ mod tests {
             let mut ledger = Ledger::new(0);
             let mut seen = Vec::new();
             let mut head = 0;
-            let mut look = |ledger: &mut Ledger, head, seen: &mut Vec<u64>| loop {
+            let look = |ledger: &mut Ledger, head, seen: &mut Vec<u64>| loop {
                 match ledger.next(head) {
                     Gap::Fetch(after, upto) => {
                         // At most two at a time.

@@ -52,10 +52,15 @@ mod query;
 mod queue;
 mod read;
 mod schema;
+#[cfg(any(test, feature = "hooks"))]
+pub mod testing;
 mod texts;
 mod upkeep;
 mod url;
 mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use open::{OpenError, check, migrate};
 pub use query::{Budget, Count, Query, Rows};

@@ -119,7 +119,7 @@ impl Upkeep {
     /// Removes a share, if there is anything to remove. Returns the requests that are answered.
     pub async fn turn(&mut self, core: &Core) -> Vec<Done> {
         if Instant::now() >= self.next_look {
-            match sweep(core).await {
+            match sweep(core, (core.clock)()).await {
                 // There may be more at once.
                 Ok(true) => {}
                 Ok(false) => self.next_look = Instant::now() + EXPIRY_LOOK,
@@ -161,9 +161,9 @@ fn done(job: Job, outcome: Outcome) -> Done {
 
 /// Removes a share of what has expired, and of what others have left under way. True: there may be
 /// more.
-pub async fn sweep(core: &Core) -> Result<bool, StoreError> {
+pub async fn sweep(core: &Core, now: u64) -> Result<bool, StoreError> {
     let lease = core.writers.get().await?;
-    let now = signed((core.clock)());
+    let now = signed(now);
     let rows = lease.ask(DUE, &[&now, &(DB_VANISH_SECONDS as f64)]).await?;
     let row = rows.first().ok_or(corrupt("no row"))?;
     let due: bool = row.try_get(0).map_err(|_| group::unreadable())?;
