@@ -37,7 +37,7 @@ $as "$bin/initdb" -D "$dir/data" -A trust --no-sync -U buzz -E UTF8 --locale=C <
 serve() {
     $as "$bin/postgres" -D "$dir/data" -c listen_addresses=127.0.0.1 -c port="$port" \
         -c unix_socket_directories= -c max_connections=400 -c shared_buffers=96MB \
-        -c max_wal_size=2GB -c autovacuum_naptime=5s "$@" </dev/null &
+        -c max_wal_size=2GB -c autovacuum_naptime=5s -c dynamic_shared_memory_type=mmap "$@" </dev/null &
     server=$!
 }
 serve "$@"
