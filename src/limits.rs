@@ -426,3 +426,102 @@ const _: () = assert!(
 const _: () =
     assert!(CLOSE_WRITE.as_millis() + SWEEP_INTERVAL.as_millis() < DRAIN_FLUSH_MS_MAX as u128);
 const _: () = assert!(CLOSE_LINGER.as_millis() <= CLOSE_ANSWER_MS_MAX as u128);
+
+// The PostgreSQL store.
+
+/// Time that a start waits for the first connection, in milliseconds (`BUZZ_DB_WAIT_MS`).
+pub const DB_WAIT_MS_DEFAULT: u64 = 60_000;
+/// Largest value accepted for that, in milliseconds: one day.
+pub const DB_WAIT_MS_MAX: u64 = 86_400_000;
+/// Time between two tries of a start.
+pub const DB_START_PAUSE: Duration = Duration::from_millis(500);
+/// Time that a new connection has, TLS and login included.
+pub const DB_CONNECT_WAIT: Duration = Duration::from_secs(3);
+/// Longest wait for a connection of a pool.
+pub const DB_ACQUIRE_WAIT: Duration = Duration::from_secs(2);
+/// Time that the server gives a statement.
+pub const DB_STATEMENT_WAIT: Duration = Duration::from_secs(10);
+/// Time that the server lets a statement wait for a lock, the turn to commit included.
+pub const DB_LOCK_WAIT: Duration = Duration::from_secs(5);
+/// Time after which a statement counts as lost and its connection is dropped: the server would have
+/// ended it before.
+pub const DB_ANSWER_WAIT: Duration = Duration::from_secs(12);
+/// Silence after which the kernel probes a connection, and the time that its data may stay
+/// unacknowledged.
+pub const DB_KEEPALIVE: Duration = Duration::from_secs(10);
+/// Statements that one connection keeps prepared; a text a statement, so it needs no eviction.
+pub const DB_TEXTS_MAX: usize = 64;
+/// Time that a migration waits for one of another process.
+pub const DB_MIGRATION_WAIT: Duration = Duration::from_secs(60);
+/// Time that one migration may take.
+pub const DB_MIGRATION_TIME: Duration = Duration::from_secs(3_600);
+
+/// Tries of one commit whose connection was lost, and the time in which they may begin.
+pub const DB_COMMIT_TRIES_MAX: u32 = 3;
+/// See [`DB_COMMIT_TRIES_MAX`].
+pub const DB_COMMIT_RETRY_TIME: Duration = Duration::from_secs(5);
+/// Time between two tries of a commit.
+pub const DB_RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Time after which a removal that a vanished key has begun is taken up by any relay.
+pub const DB_VANISH_SECONDS: u64 = 15;
+/// Questions to the database that are under way or wait for a connection, all shards together.
+pub const DB_QUESTIONS_MAX: usize = 16_384;
+/// Keys that one access check looks up.
+pub const DB_ACCESS_KEYS_MAX: usize = 1_024;
+/// Time that a ban is remembered for logins whose check had begun before it.
+pub const DB_BAN_REMEMBERED: Duration = Duration::from_secs(60);
+/// Keys in one notice of bans to the shards.
+pub const DB_BAN_KEYS_MAX: usize = 1_024;
+
+/// Index runs that one statement of a read merges; a filter with more reads a wider index.
+pub const DB_RUNS_MAX: usize = 1_024;
+/// Index entries that one statement of a read looks at, over all its runs.
+pub const DB_READ_ENTRIES_MAX: usize = 16_384;
+/// Index entries that one statement of a count looks at.
+pub const DB_COUNT_ENTRIES_MAX: usize = 65_536;
+/// Entries of each run that the first statement of a read takes, at least.
+pub const DB_RUN_ENTRIES_MIN: usize = 4;
+/// Time after which a read gives its permit and its connection back and asks for others.
+pub const DB_READ_TIME: Duration = Duration::from_millis(250);
+/// Longest wait for a replica that is behind.
+pub const DB_REPLICA_WAIT: Duration = Duration::from_secs(1);
+/// Time between two looks at it.
+pub const DB_REPLICA_PAUSE: Duration = Duration::from_millis(10);
+
+/// Time between two looks at the last sequence while no notification comes.
+pub const DB_LISTEN_LOOK: Duration = Duration::from_secs(2);
+/// First pause before a lost listening connection is opened again; it doubles.
+pub const DB_LISTEN_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest of those pauses.
+pub const DB_LISTEN_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Events of other processes that one statement fetches.
+pub const DB_FETCH_EVENTS_MAX: usize = 1_024;
+/// Bytes of events that one statement fetches; passed only by a first event that is larger.
+pub const DB_FETCH_BYTES_MAX: usize = 1 << 20;
+/// Batches that wait for the thread that hands them to the shards.
+pub const DB_DELIVERIES_WAITING_MAX: usize = 8;
+/// Runs of own sequences that are remembered while those of others before them are not fetched; then
+/// the writer waits.
+pub const DB_OWN_RANGES_MAX: usize = 65_536;
+
+/// Ephemeral events that wait to be passed on to other processes; further ones stay here.
+pub const DB_EPHEMERAL_WAITING_MAX: usize = 8_192;
+/// Bytes of those.
+pub const DB_EPHEMERAL_WAITING_BYTES_MAX: usize = 32 << 20;
+/// Ephemeral events passed on in one transaction.
+pub const DB_EPHEMERAL_GROUP_MAX: usize = 512;
+/// Time that a passed on ephemeral event stays in the database, for processes that are behind.
+pub const DB_EPHEMERAL_SECONDS: u64 = 30;
+/// Bytes of ephemeral events that stay in the database.
+pub const DB_EPHEMERAL_BYTES_MAX: usize = 64 << 20;
+/// Time between two looks for ephemeral events to remove.
+pub const DB_EPHEMERAL_LOOK: Duration = Duration::from_secs(2);
+
+const _: () = assert!(DB_ANSWER_WAIT.as_millis() > DB_STATEMENT_WAIT.as_millis());
+const _: () = assert!(DB_LOCK_WAIT.as_millis() < DB_STATEMENT_WAIT.as_millis());
+const _: () = assert!(DB_RUNS_MAX * DB_RUN_ENTRIES_MIN <= DB_READ_ENTRIES_MAX);
+// A login's check began at most so long before its answer.
+const _: () = assert!(
+    DB_BAN_REMEMBERED.as_millis()
+        > DB_ACQUIRE_WAIT.as_millis() + DB_CONNECT_WAIT.as_millis() + DB_ANSWER_WAIT.as_millis()
+);

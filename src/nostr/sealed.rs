@@ -26,6 +26,11 @@ impl Viewer {
         Viewer { keys: keys.into() }
     }
 
+    /// The keys.
+    pub fn keys(&self) -> &[[u8; 32]] {
+        &self.keys
+    }
+
     /// Whether an event may be served to this viewer.
     pub fn may_see(&self, event: &Event) -> bool {
         !is_sealed(event.kind()) || self.keys.iter().any(|key| is_addressed_to(event, key))

@@ -15,7 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
 
+#[cfg(test)]
+mod conformance;
 pub mod embedded;
+pub mod postgres;
 
 /// Who handed an event in. The store gives it back untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,10 +92,30 @@ impl Removal {
     ];
 }
 
-/// Where outcomes go. Called on the writer's thread: it must not block for long.
+/// An event that another process has published.
+#[derive(Clone)]
+pub struct Arrived {
+    /// The event. It was checked where it was published.
+    pub event: Arc<Event>,
+    /// Its place in the order of commits; `None` of an ephemeral event.
+    pub seq: Option<u64>,
+}
+
+/// Where outcomes go. Called on a thread of the store's own: while it blocks, the store waits.
 pub trait CommitSink: Send + 'static {
     /// Takes the outcomes of one commit, in sequence order, after the commit. Drains `done`.
     fn committed(&mut self, done: &mut Vec<Done>);
+
+    /// Takes what other processes have published to the same database: stored events in sequence
+    /// order among themselves, each once; an ephemeral one may be known already. Drains `arrived`.
+    fn arrived(&mut self, arrived: &mut Vec<Arrived>) {
+        arrived.clear();
+    }
+
+    /// Told keys that were banned, by this process or by another one on the same database.
+    fn banned(&mut self, keys: Vec<[u8; 32]>) {
+        drop(keys);
+    }
 
     /// Told once a commit that stored events: the time from its first write until it was durable.
     fn commit_took(&mut self, duration: Duration, events: usize) {
@@ -124,6 +147,16 @@ pub enum StoreErrorKind {
     Corrupt,
     /// A commit failed in a way after which only opening the store anew is safe.
     Broken,
+    /// The database cannot be reached, or ended the connection.
+    Unreachable,
+    /// Neither the pool nor the database has a connection to give.
+    ConnectionsExhausted,
+    /// The database did not answer in time.
+    Slow,
+    /// The database takes no writes: a standby, or one that was told so.
+    ReadOnly,
+    /// The copy that is read has not yet what was delivered live.
+    Behind,
 }
 
 /// An error of a store, as data. Holds no path and no secret, so that it may go to a client.
@@ -167,7 +200,14 @@ impl StoreError {
     /// Whether the same call may succeed later, without anything being repaired by hand.
     pub fn retryable(&self) -> bool {
         match self.kind {
-            StoreErrorKind::Full | StoreErrorKind::Io | StoreErrorKind::ReadersExhausted => true,
+            StoreErrorKind::Full
+            | StoreErrorKind::Io
+            | StoreErrorKind::ReadersExhausted
+            | StoreErrorKind::Unreachable
+            | StoreErrorKind::ConnectionsExhausted
+            | StoreErrorKind::Slow
+            | StoreErrorKind::ReadOnly
+            | StoreErrorKind::Behind => true,
             StoreErrorKind::Corrupt | StoreErrorKind::Broken => false,
         }
     }
@@ -181,6 +221,11 @@ impl fmt::Display for StoreError {
             StoreErrorKind::ReadersExhausted => "too many reads of the store at once",
             StoreErrorKind::Corrupt => "the store is damaged",
             StoreErrorKind::Broken => "the store must be opened anew",
+            StoreErrorKind::Unreachable => "the database cannot be reached",
+            StoreErrorKind::ConnectionsExhausted => "no connection to the database is free",
+            StoreErrorKind::Slow => "the database did not answer in time",
+            StoreErrorKind::ReadOnly => "the database takes no writes",
+            StoreErrorKind::Behind => "the copy of the database that is read is behind",
         })?;
         if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;

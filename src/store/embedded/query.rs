@@ -252,7 +252,8 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
 }
 
 impl QueryBounds {
-    fn limit(&self, filter: &Filter) -> usize {
+    /// How many events a filter may give.
+    pub fn limit(&self, filter: &Filter) -> usize {
         let asked = filter.limit.map_or(self.limit_default, |limit| {
             usize::try_from(limit).unwrap_or(usize::MAX)
         });
