@@ -52,6 +52,8 @@ pub struct Config {
     pub db_pool: usize,
     /// Reader connections; also sets the history ceiling.
     pub db_read_pool: usize,
+    /// Time that a start waits for the database.
+    pub db_wait: Duration,
     /// Connections of all shards together.
     pub connections_max: usize,
     /// Bytes of one message from a client.
@@ -262,6 +264,9 @@ impl Config {
             store: store(reader),
             db_pool: reader.count("BUZZ_DB_POOL_SIZE", 1..=limits::DB_POOL_MAX),
             db_read_pool: reader.count("BUZZ_DB_READ_POOL_SIZE", 1..=limits::DB_POOL_MAX),
+            db_wait: Duration::from_millis(
+                reader.number("BUZZ_DB_WAIT_MS", 0..=limits::DB_WAIT_MS_MAX),
+            ),
             connections_max: connections(reader, machine),
             frame_bytes_max,
             outbox: outbox(reader, frame_bytes_max),

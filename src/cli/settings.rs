@@ -134,6 +134,7 @@ pub const SETTINGS: &[Setting] = &[
     secret(STORE, "DATABASE_URL", "PostgreSQL to write to and read from"),
     secret(STORE, "READ_DATABASE_URL", "PostgreSQL to read from, when it is another one"),
     row(STORE, "BUZZ_DB_POOL_SIZE", count(limits::DB_POOL_DEFAULT), "connections", "Writer connections to PostgreSQL"),
+    row(STORE, "BUZZ_DB_WAIT_MS", Preset::Number(limits::DB_WAIT_MS_DEFAULT), "milliseconds", "Time that a start waits for the database to answer"),
     row(STORE, "BUZZ_DB_READ_POOL_SIZE", count(limits::DB_READ_POOL_DEFAULT), "connections", "Reader connections; with either store four fifths of it is the ceiling of history reads"),
 
     row(BOUNDS, "BUZZ_MAX_CONNECTIONS", count(limits::CONNECTIONS_DEFAULT), "connections", "Connections of all shards; at most 45 % of the descriptor limit"),

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{ACCESS_KEYS_MAX, ACCESS_PAGE_ENTRIES_MAX, ACCESS_REQUEST_BYTES_MAX};
 use crate::nostr::key::PublicKey;
 use crate::shard::Common;
-use crate::store::StoreError;
-use crate::store::embedded::{Embedded, List, Reader};
+use crate::store::embedded::{self, Access, Embedded, List};
+use crate::store::{Reader, Store, StoreError};
 
 pub mod command;
 
@@ -64,6 +64,17 @@ struct Entry {
     member: bool,
 }
 
+impl Entry {
+    fn of((key, access): ([u8; 32], Access)) -> Entry {
+        Entry {
+            key: PublicKey(key),
+            banned: access.banned,
+            allowed: access.allowed,
+            member: access.member,
+        }
+    }
+}
+
 impl Edit {
     fn apply(&self, store: &Embedded) -> Result<Edited, StoreError> {
         let changed = store.edit_access(&self.raw_keys(), self.list, self.on)?;
@@ -76,7 +87,17 @@ impl Edit {
 }
 
 impl Page {
-    fn read(reader: &Reader, after: Option<PublicKey>) -> Result<Page, StoreError> {
+    /// A page of at most one entry more than it may have.
+    fn of(entries: Vec<([u8; 32], Access)>) -> Page {
+        let more = entries.len() > ACCESS_PAGE_ENTRIES_MAX;
+        let entries = entries.into_iter().take(ACCESS_PAGE_ENTRIES_MAX);
+        Page {
+            entries: entries.map(Entry::of).collect(),
+            more,
+        }
+    }
+
+    fn read(reader: &embedded::Reader, after: Option<PublicKey>) -> Result<Page, StoreError> {
         let mut page = Page {
             entries: Vec::new(),
             more: false,
@@ -86,12 +107,7 @@ impl Page {
                 page.more = true;
                 return ControlFlow::Break(());
             }
-            page.entries.push(Entry {
-                key: PublicKey(key),
-                banned: access.banned,
-                allowed: access.allowed,
-                member: access.member,
-            });
+            page.entries.push(Entry::of((key, access)));
             ControlFlow::Continue(())
         })?;
         Ok(page)
@@ -107,7 +123,15 @@ pub fn router(common: Arc<Common>) -> Router {
 }
 
 async fn list(State(common): State<Arc<Common>>, Query(start): Query<Start>) -> Response {
-    in_background(move || Page::read(&common.store.reader(), start.after)).await
+    let page = match common.store.reader() {
+        Reader::Embedded(reader) => on_a_thread(move || Page::read(&reader, start.after)).await,
+        Reader::Postgres(reader) => {
+            let (after, most) = (start.after.map(|key| key.0), ACCESS_PAGE_ENTRIES_MAX + 1);
+            let entries = reader.access_list(after, most).await;
+            entries.map(Page::of).map_err(Trouble::Store)
+        }
+    };
+    respond(page)
 }
 
 async fn edit(State(common): State<Arc<Common>>, Json(edit): Json<Edit>) -> Response {
@@ -115,35 +139,65 @@ async fn edit(State(common): State<Arc<Common>>, Json(edit): Json<Edit>) -> Resp
         let text = format!("a request has at most {ACCESS_KEYS_MAX} keys");
         return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
     }
-    in_background(move || {
-        let edited = edit.apply(&common.store)?;
-        tracing::info!(
-            list = edit.list.as_str(),
-            on = edit.on,
-            keys = edit.keys.len(),
-            changed = edited.changed.iter().filter(|changed| **changed).count(),
-            "an access list was edited"
-        );
-        if edit.list == List::Banned && edit.on {
-            // Also of keys that were banned already: it may be the second try.
-            common.end_banned(edit.raw_keys());
-        }
-        Ok(edited)
-    })
-    .await
+    // A task of its own: it runs to its end even when whoever asked leaves.
+    let edited = tokio::spawn(carry_out(common, edit)).await;
+    respond(edited.unwrap_or_else(|error| Err(Trouble::Failed(error))))
 }
 
-/// Answers with what `work` gives, which may wait for the disk and for other threads.
-async fn in_background<T: Serialize + Send + 'static>(
+async fn carry_out(common: Arc<Common>, edit: Edit) -> Result<Edited, Trouble> {
+    let (keys, list, on) = (edit.raw_keys(), edit.list, edit.on);
+    let edited = match &common.store {
+        Store::Embedded(store) => {
+            let store = store.clone();
+            on_a_thread(move || edit.apply(&store)).await?
+        }
+        Store::Postgres(store) => {
+            let changed = store.edit_access(keys.clone(), list, on).await;
+            Edited {
+                changed: changed.map_err(Trouble::Store)?,
+            }
+        }
+    };
+    tracing::info!(
+        list = list.as_str(),
+        on,
+        keys = keys.len(),
+        changed = edited.changed.iter().filter(|changed| **changed).count(),
+        "an access list was edited"
+    );
+    if list == List::Banned && on {
+        // Also of keys that were banned already: it may be the second try.
+        on_a_thread(move || {
+            common.end_banned(keys);
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(edited)
+}
+
+/// Why there is no answer.
+enum Trouble {
+    Store(StoreError),
+    Failed(tokio::task::JoinError),
+}
+
+/// Does what may wait for the disk and for other threads.
+async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Response {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(error)) => {
+) -> Result<T, Trouble> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(Trouble::Failed)?.map_err(Trouble::Store)
+}
+
+fn respond<T: Serialize>(answer: Result<T, Trouble>) -> Response {
+    match answer {
+        Ok(answer) => Json(answer).into_response(),
+        Err(Trouble::Store(error)) => {
             tracing::warn!(%error, "the access lists cannot be read or edited");
             (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response()
         }
-        Err(error) => {
+        Err(Trouble::Failed(error)) => {
             tracing::error!(%error, "an edit of the access lists has failed");
             let text = "the relay has failed at this";
             (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()

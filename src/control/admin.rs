@@ -102,6 +102,16 @@ impl Admin {
         self.metrics.address
     }
 
+    /// Answers on the health port before there is anything to show, until the task is aborted.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime cannot take the listener.
+    pub fn serve_health_early(&self, router: Router) -> io::Result<JoinHandle<()>> {
+        let life = Duration::from_millis(limits::ADMIN_CONNECTION_MS_MAX);
+        self.health.again()?.serve(life, router)
+    }
+
     /// Starts to answer, on the runtime this is called within. `changes` holds the routes that
     /// change something: the health server has them for requests from this machine only.
     ///
@@ -253,6 +263,13 @@ impl Bound {
             variable,
             address,
             source,
+        })
+    }
+
+    fn again(&self) -> io::Result<Bound> {
+        Ok(Bound {
+            address: self.address,
+            listener: self.listener.try_clone()?,
         })
     }
 

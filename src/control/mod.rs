@@ -15,6 +15,7 @@ pub mod caps;
 pub mod command;
 pub mod logs;
 pub mod notify;
+pub mod open;
 pub mod pages;
 pub mod refresh;
 pub mod remembered;

@@ -17,6 +17,7 @@ use super::caps::GateControl;
 use super::command;
 use super::logs::Logs;
 use super::notify::Manager;
+use super::open::{self, Opened};
 use super::pages::pages;
 use super::refresh::{Refresh, Shown};
 use super::remembered::Remembered;
@@ -27,15 +28,14 @@ use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
-use crate::limits::{
-    HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
-};
+use crate::limits::{HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK};
 use crate::metrics::{self, Metrics};
 use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
 use crate::shard::runtime::Driver;
 use crate::shard::{self, Common};
-use crate::store::embedded::{Embedded, EmbeddedOptions, OpenError};
+use crate::store::embedded::OpenError;
+use crate::store::{Store, postgres};
 
 /// Why the relay did not start. Each says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +54,9 @@ pub enum StartError {
         /// What is wrong with it.
         source: OpenError,
     },
+    /// The database.
+    #[error(transparent)]
+    Database(#[from] postgres::OpenError),
     /// io_uring was demanded and refused.
     #[error("BUZZ_IO_DRIVER=io_uring, but the kernel refuses it: {0}; {1}")]
     Driver(io::Error, &'static str),
@@ -99,17 +102,16 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK)) {
         return Ok(EXIT_CLEAN);
     }
-    let store = Embedded::open(&EmbeddedOptions {
-        dir: config.data_dir.clone(),
-        map_bytes: STORE_MAP_BYTES_DEFAULT,
-        readers_max: STORE_READERS_DEFAULT,
-    })
-    .map_err(|source| StartError::Store {
-        dir: config.data_dir.display().to_string(),
-        source,
-    })?;
+    let opening = open::store(&config, &public.listeners, &servers, &mut signals);
+    let Opened { store, folder } = match runtime.block_on(opening)? {
+        Ok(opened) => opened,
+        Err(request) => {
+            say_stopped_early(request);
+            return Ok(EXIT_CLEAN);
+        }
+    };
 
-    // The store's lock is held from here on, so the socket's file is nobody else's.
+    // The folder's lock is held from here on, so the socket's file is nobody else's.
     let socket =
         Socket::bind(&config.data_dir).map_err(system("cannot open the control socket"))?;
 
@@ -167,6 +169,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     lifecycle.advance(Stage::Ready);
     say_started(
         &common.config,
+        &store,
         driver,
         &why,
         [address, health, metrics_address],
@@ -193,7 +196,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         listeners: second_handles,
     };
     let code = runtime.block_on(stop.run(signals, close_flags));
-    drop((control, lock));
+    drop((control, lock, folder));
     // A task that hangs, such as the store's close, must not hold up the exit.
     drop(_entered);
     runtime.shutdown_background();
@@ -276,7 +279,13 @@ fn start_shards(
 }
 
 /// One line that a person can act on.
-fn say_started(config: &Config, driver: Driver, why: &str, addresses: [SocketAddr; 3]) {
+fn say_started(
+    config: &Config,
+    store: &Store,
+    driver: Driver,
+    why: &str,
+    addresses: [SocketAddr; 3],
+) {
     for note in &config.notes {
         tracing::warn!("{note}");
     }
@@ -287,7 +296,7 @@ fn say_started(config: &Config, driver: Driver, why: &str, addresses: [SocketAdd
         driver_why = why,
         shards = config.shards,
         cpus = ?config.cpus,
-        store = "embedded",
+        store = store.name(),
         data_dir = %config.data_dir.display(),
         connections_max = config.connections_max,
         message_bytes_max = config.frame_bytes_max,
@@ -330,7 +339,6 @@ impl Status for RelayStatus {
 
     fn describe(&self, status: &mut Map<String, Value>) {
         let [public, health, metrics] = self.addresses;
-        let usage = self.common.store.usage();
         let shards: Vec<Value> = (0..self.common.config.shards)
             .map(|id| {
                 json!({
@@ -357,15 +365,7 @@ impl Status for RelayStatus {
         );
         status.insert("shards".to_owned(), shards.into());
         status.insert("drain".to_owned(), self.door.describe());
-        status.insert(
-            "store".to_owned(),
-            json!({
-                "kind": "embedded",
-                "file_bytes": usage.file_bytes,
-                "map_bytes": usage.map_bytes,
-                "pending_writes": self.common.store.pending(),
-            }),
-        );
+        status.insert("store".to_owned(), open::describe(&self.common.store));
     }
 
     fn before_scrape(&self) {

@@ -20,8 +20,8 @@ use crate::shard::hooks::{self, Hook};
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
-use crate::store::embedded::Embedded;
-use crate::store::{CommitSink, Done, Outcome, Removal};
+use crate::shard::subs::EPHEMERAL;
+use crate::store::{Arrived, CommitSink, Done, Outcome, Reader, Removal, Store};
 
 /// What a shard is told by other threads.
 pub enum Mail {
@@ -51,9 +51,9 @@ pub struct Common {
     /// What the public port serves over plain HTTP.
     pub pages: http::Pages,
     /// The store.
-    pub store: Embedded,
+    pub store: Store,
     /// Threads for reads that would hold their shard.
-    pub readers: Readers,
+    pub readers: Option<Readers>,
     /// The two gates.
     pub gates: Gates,
     /// Ids of ephemeral events seen lately.
@@ -89,11 +89,15 @@ impl Common {
         config: Arc<Config>,
         lifecycle: Arc<Lifecycle>,
         pages: http::Pages,
-        store: Embedded,
+        store: Store,
     ) -> Arc<Common> {
         let shards = config.shards;
         let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
-        let readers = Readers::start(&store.reader(), config.db_read_pool);
+        let readers = match store.reader() {
+            Reader::Embedded(reader) => Some(Readers::start(&reader, config.db_read_pool)),
+            // It has connections of its own.
+            Reader::Postgres(_) => None,
+        };
         let addresses = Addresses::new(config.addresses, config.trusted_proxies.clone());
         Arc::new(Common {
             addresses,
@@ -184,6 +188,17 @@ pub struct Fanout {
     events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
 
+impl Fanout {
+    /// Hands the batches over. While a mailbox is full the store waits.
+    fn deliver(&mut self) {
+        for (mailbox, batch) in self.common.mail.iter().zip(&mut self.batches) {
+            if mailbox.push_batch_blocking(batch).is_err() {
+                batch.clear();
+            }
+        }
+    }
+}
+
 impl CommitSink for Fanout {
     fn committed(&mut self, done: &mut Vec<Done>) {
         hooks::block(Hook::Delivery);
@@ -196,11 +211,23 @@ impl CommitSink for Fanout {
             let origin = usize::from(done.origin.shard);
             self.batches[origin].push(Mail::Answer(done));
         }
-        for (mailbox, batch) in self.common.mail.iter().zip(&mut self.batches) {
-            if mailbox.push_batch_blocking(batch).is_err() {
-                batch.clear();
+        self.deliver();
+    }
+
+    fn arrived(&mut self, arrived: &mut Vec<Arrived>) {
+        for Arrived { event, seq } in arrived.drain(..) {
+            if seq.is_none() && !self.common.recent.insert(event.id()) {
+                continue;
+            }
+            for batch in &mut self.batches {
+                batch.push(Mail::Event(event.clone(), seq.unwrap_or(EPHEMERAL)));
             }
         }
+        self.deliver();
+    }
+
+    fn banned(&mut self, keys: Vec<[u8; 32]>) {
+        self.common.end_banned(keys);
     }
 
     fn commit_took(&mut self, duration: Duration, _events: usize) {

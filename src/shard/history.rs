@@ -25,16 +25,16 @@ use crate::limits::{
 use crate::live::SubKey;
 use crate::metrics::{DropReason, MessageRefusal, QueryKind};
 use crate::nostr::filter::Filter;
-use crate::nostr::hll::Hll;
 use crate::nostr::message::{self, Prefix, Reason, SubId};
 use crate::shard::Shard;
 use crate::shard::admission::{Held, Refused};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::hooks::{self, Hook};
-use crate::shard::readers::{Question, Turn};
+use crate::shard::question::Question;
+use crate::shard::readers::Lost;
 use crate::shard::runtime;
-use crate::store::embedded::{Budget, Count, Progress, Query, QueryBounds};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::embedded::{Budget, Progress, QueryBounds};
+use crate::store::{Reader, StoreError, StoreErrorKind};
 
 /// What a shed read is answered. Clients retry it; `rate-limited:` would slow them down for good.
 const SHED: Reason = Reason::fixed(
@@ -61,8 +61,9 @@ struct Read {
     started: Instant,
     /// Bytes of rows that the permit in use has brought.
     bytes: usize,
-    /// It has met pages that were not in memory.
-    cold: bool,
+    /// It goes on away from the shard: it has met pages that were not in memory, or the store is
+    /// elsewhere.
+    away: bool,
 }
 
 const LOG_IN: Reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
@@ -113,14 +114,16 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
         limit_max: shard.config.limit_max,
         limit_default: shard.config.limit_default,
     };
-    let query = Query::new(filters, bounds).seen_by(conn.viewer());
-    let question = Question::Events(Box::new(query));
+    let question = Question::events(&shard.reader, filters, bounds, conn.viewer());
     let mut read = Read::new(sub, Some((key, serial)), question);
-    if only_live {
+    match &read.question {
+        _ if !only_live => enter(shard, conn, read),
         // There is nothing to read but the watermark, and no reader is held for that.
-        slice(shard, conn, &mut read);
-    } else {
-        enter(shard, conn, read);
+        Some(Question::FarEvents(_, delivered)) => {
+            conn.set_watermark(key, *delivered);
+            conn.end_history(shard, key, None);
+        }
+        _ => drop(slice(shard, conn, &mut read)),
     }
 }
 
@@ -138,8 +141,7 @@ pub fn count(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter
     if must_log_in(shard, conn) {
         return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
-    let count = Count::new(filters.into()).seen_by(conn.viewer());
-    let question = Question::Count(Box::new(count));
+    let question = Question::count(&shard.reader, filters.into(), conn.viewer());
     let mut read = Read::new(sub, None, question);
     read.values = values;
     conn.filter_values.set(conn.filter_values.get() + values);
@@ -152,10 +154,10 @@ impl Read {
             sub,
             fills,
             values: 0,
+            away: question.is_far(),
             question: Some(question),
             started: Instant::now(),
             bytes: 0,
-            cold: false,
         }
     }
 
@@ -226,7 +228,8 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
         }
         reads.running += 1;
     }
-    let hot = conn.takes_history(shard) && hooks::delay(Hook::History).is_none();
+    let slow = read.away || hooks::delay(Hook::History).is_some();
+    let hot = conn.takes_history(shard) && !slow;
     let held = hot.then(|| shard.history.at_once()).flatten();
     let held = match held {
         Some(held) => match slice(shard, conn, &mut read) {
@@ -281,7 +284,7 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
             read.bytes = 0;
             hooks::pause(Hook::History).await;
         }
-        let step = match read.cold {
+        let step = match read.away {
             true => turn(shard, conn, read).await,
             false => slice(shard, conn, read),
         };
@@ -290,7 +293,7 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
             Step::More => {}
             Step::ReadDone => held = None,
         }
-        if !read.cold {
+        if !read.away {
             shard.turns.next_alone().await;
         }
     }
@@ -313,7 +316,7 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
         return Step::Over;
     }
     let bytes_max = read.bytes_left(shard, conn);
-    let Some(question) = read.question.as_mut() else {
+    let (Some(question), Reader::Embedded(reader)) = (read.question.as_mut(), &shard.reader) else {
         return Step::Over;
     };
     let start = Instant::now();
@@ -326,52 +329,57 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let (sub, mut bytes) = (&read.sub, 0);
     let mut progress = Ok(Progress::More);
     conn.send(shard, |outbox| {
-        progress = question.slice(&shard.reader, &budget, &mut |row| {
+        progress = question.slice(reader, &budget, &mut |row| {
             bytes += row.json.len();
             outbox.push_row(sub, row);
         });
     });
     let overran = start.elapsed() >= SLICE_TIME_COLD;
-    read.cold = overran && (hooks::stalls() || shard.faults.have_grown());
+    read.away = overran && (hooks::stalls() || shard.faults.have_grown());
     took(shard, conn, read, bytes, progress)
 }
 
-/// Reads on for one turn of a reader thread.
+/// Reads on away from the shard: for one turn of a reader thread, or one read of a store elsewhere.
 async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let Some(question) = read.question.take() else {
         return Step::Over;
     };
     let (bytes_max, now) = (read.bytes_left(shard, conn), shard.unix_seconds());
-    conn.promised.set(conn.promised.get() + bytes_max);
-    let turn = shard.common.readers.turn(question, bytes_max, now).await;
-    conn.promised.set(conn.promised.get() - bytes_max);
-    match turn {
-        Ok(Turn {
-            question,
-            rows,
-            progress,
-        }) => {
-            read.question = Some(question);
+    let turn = match (&shard.reader, &shard.common.readers) {
+        (Reader::Postgres(reader), _) => {
+            let asked = question.ask(reader, bytes_max, now).await;
+            asked.map_err(Lost::Failed)
+        }
+        (Reader::Embedded(_), Some(readers)) => {
             shard.metrics.reader_turns.increment(1);
+            readers.turn(question, bytes_max, now).await
+        }
+        (Reader::Embedded(_), None) => Err(Lost::NoRoom(question)),
+    };
+    match turn {
+        Ok(turn) => {
+            read.question = Some(turn.question);
             if !read.is_wanted(conn) {
                 return Step::Over;
             }
             conn.send(shard, |outbox| {
-                rows.iter().for_each(|row| outbox.push_row(&read.sub, row));
+                turn.rows
+                    .iter()
+                    .for_each(|row| outbox.push_row(&read.sub, row));
             });
-            took(shard, conn, read, rows.bytes(), progress)
+            took(shard, conn, read, turn.rows.bytes(), Ok(turn.progress))
         }
-        Err(Some(question)) => {
-            // No thread has room: better slow than never.
+        Err(Lost::NoRoom(question)) => {
+            // Better slow than never.
             read.question = Some(question);
-            read.cold = false;
+            read.away = false;
             Step::More
         }
-        Err(None) => {
+        Err(Lost::Failed(error)) => took(shard, conn, read, 0, Err(error)),
+        Err(Lost::Panicked) => {
             shard.metrics.panics.increment(1);
             let error = StoreError::new(StoreErrorKind::Io, "a read panicked");
-            give_up(shard, conn, read, &failed(&error));
-            Step::Over
+            took(shard, conn, read, 0, Err(error))
         }
     }
 }
@@ -385,8 +393,8 @@ fn took(
     progress: Result<Progress, StoreError>,
 ) -> Step {
     read.bytes += bytes;
-    if let (Some((key, _)), Some(Question::Events(query))) = (read.fills, &read.question)
-        && let Some(watermark) = query.watermark()
+    if let (Some((key, _)), Some(question)) = (read.fills, &read.question)
+        && let Some(watermark) = question.watermark()
     {
         conn.set_watermark(key, watermark);
     }
@@ -407,20 +415,16 @@ fn took(
 }
 
 fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
-    match (read.fills, &read.question) {
-        (Some((key, _)), Some(Question::Events(query))) => {
-            conn.end_history(shard, key, query.hint());
-        }
-        (None, Some(Question::Count(count))) => {
-            conn.send(shard, |outbox| {
-                let hll = count.hll().map(Hll::to_hex);
-                outbox.push_text(|out| {
-                    message::write_count(out, &read.sub, count.total(), hll.as_deref());
-                });
-            });
-        }
-        // A question ends where it stands, and a REQ asks for events.
-        _ => {}
+    let Some(question) = &read.question else {
+        return;
+    };
+    if let Some((key, _)) = read.fills {
+        conn.end_history(shard, key, question.hint());
+    }
+    if let Some((total, hll)) = question.counted() {
+        conn.send(shard, |outbox| {
+            outbox.push_text(|out| message::write_count(out, &read.sub, total, hll.as_deref()));
+        });
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());
     seconds.record(read.started.elapsed());

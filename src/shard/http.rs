@@ -16,7 +16,7 @@ const JSON: &str = "application/json";
 const NOSTR_JSON: &str = "application/nostr+json";
 
 /// Seconds that a refused client is asked to wait.
-const RETRY_AFTER_SECONDS: &str = "5";
+pub const RETRY_AFTER_SECONDS: &str = "5";
 
 /// What the public port serves, made once for all shards.
 #[derive(Clone, Debug)]

@@ -17,7 +17,8 @@ use crate::shard::Shard;
 use crate::shard::conn::Conn;
 use crate::shard::runtime;
 use crate::shard::session::Flow;
-use crate::store::{Job, Outcome, StoreErrorKind};
+use crate::store::embedded::Access;
+use crate::store::{Job, Outcome, Reader, StoreError, StoreErrorKind};
 
 /// Checks a published event and passes it on, or answers why not.
 pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
@@ -42,7 +43,16 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
     }
     let event = Arc::new(event);
     if event.class() == Class::Ephemeral {
-        ephemeral(shard, conn, &event);
+        match &shard.reader {
+            Reader::Embedded(_) => ephemeral(shard, conn, &event),
+            Reader::Postgres(reader) => {
+                // It counts as a write until it is answered.
+                conn.in_flight.set(conn.in_flight.get() + 1);
+                let asked = reader.access(*event.pubkey());
+                let task = ephemeral_of_somebody(shard.clone(), conn.clone(), event, asked);
+                runtime::spawn(shard.guarded(conn.clone(), task));
+            }
+        }
     } else {
         let origin = shard.origin(conn);
         match shard.submit(Job { event, origin }) {
@@ -55,7 +65,11 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
 
 /// What the store's state says of an event already.
 fn screened(shard: &Shard, event: &Event) -> Option<Outcome> {
-    let screen = match shard.reader.screen(event) {
+    let Reader::Embedded(reader) = &shard.reader else {
+        // A question costs as much as a signature: the writer finds out.
+        return None;
+    };
+    let screen = match reader.screen(event) {
         Ok(screen) => screen,
         Err(error) => {
             tracing::warn!(%error, "an event could not be looked up");
@@ -155,10 +169,34 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     pow::check(event, shard.config.pow_difficulty_min)
 }
 
+/// As [`ephemeral`], where only a store elsewhere knows whether the author is banned.
+async fn ephemeral_of_somebody(
+    shard: Rc<Shard>,
+    conn: Rc<Conn>,
+    event: Arc<Event>,
+    asked: impl Future<Output = Result<Access, StoreError>>,
+) {
+    let access = asked.await;
+    conn.in_flight.set(conn.in_flight.get() - 1);
+    conn.wake();
+    match access {
+        Ok(access) if access.banned => {
+            let reason = Reason::fixed(Prefix::Blocked, "the author is banned");
+            answer(&shard, &conn, &event, &Outcome::Refused(reason));
+        }
+        Ok(_) => ephemeral(&shard, &conn, &event),
+        Err(error) => {
+            tracing::warn!(%error, "an event's author could not be looked up");
+            answer(&shard, &conn, &event, &Outcome::Failed(error));
+        }
+    }
+}
+
 fn ephemeral(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Arc<Event>) {
     if !shard.common.recent.insert(event.id()) {
         return answer(shard, conn, event, &Outcome::Duplicate);
     }
+    shard.common.store.pass_on(event);
     let full = shard.broadcast(event);
     if full.is_empty() {
         return passed_on(shard, conn, event);

@@ -21,8 +21,8 @@ use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::history;
 use crate::shard::hooks::{self, Hook};
-use crate::store::StoreError;
 use crate::store::embedded::Access;
+use crate::store::{Reader, StoreError};
 use crate::ws::close;
 
 /// What a client has to sign: unpredictable, one for each connection.
@@ -219,7 +219,11 @@ fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> 
 
 async fn check_access(shard: &Shard, key: &[u8; 32]) -> Result<Access, StoreError> {
     hooks::pause(Hook::Access).await;
-    shard.reader.access(key)
+    match &shard.reader {
+        Reader::Embedded(reader) => reader.access(key),
+        // What it says is acted on in the turn in which it comes.
+        Reader::Postgres(reader) => reader.access(*key).await,
+    }
 }
 
 fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: Option<&Reason>) {

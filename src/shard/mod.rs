@@ -14,6 +14,7 @@
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
 //! | [`history`] | REQ and COUNT: questions to the store |
+//! | [`question`] | a question, wherever it is read |
 //! | [`readers`] | threads for the questions that would hold their shard |
 //! | [`login`] | AUTH: who a client is, and whether it is served |
 //! | [`ingest`] | EVENT: checks, store, answer |
@@ -44,6 +45,7 @@ pub mod login;
 pub mod mailbox;
 pub mod meter;
 pub mod outbox;
+pub mod question;
 pub mod readers;
 pub mod runtime;
 pub mod session;
@@ -74,8 +76,7 @@ use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal}
 use crate::nostr::auth::RelayUrl;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
-use crate::store::embedded::Reader;
-use crate::store::{Job, unix_seconds};
+use crate::store::{Job, Reader, unix_seconds};
 use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;

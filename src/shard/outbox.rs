@@ -22,7 +22,7 @@ use crate::limits::{
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, SubId};
 use crate::shard::runtime::IoVecBuf;
-use crate::store::embedded::Row;
+use crate::store::Row;
 use crate::ws::frame::{self, Opcode};
 
 /// An event as one shard's connections share it: one count per shard, so that deliveries on

@@ -14,45 +14,15 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use tokio::sync::oneshot;
 
 use crate::limits::{READER_NICE, READER_THREADS, READER_TURN};
-use crate::nostr::filter::Filter;
-use crate::shard::hooks;
-use crate::store::StoreError;
-use crate::store::embedded::{Budget, Count, Progress, Query, Reader, Row};
-
-/// A question to the store, at any place between its first row and its last.
-pub enum Question {
-    /// A REQ.
-    Events(Box<Query<Arc<[Filter]>>>),
-    /// A COUNT (NIP-45).
-    Count(Box<Count<Arc<[Filter]>>>),
-}
-
-impl Question {
-    /// Goes on for one slice. Each event is handed to `each`.
-    ///
-    /// # Errors
-    ///
-    /// What the store says; the question cannot go on then.
-    pub fn slice(
-        &mut self,
-        reader: &Reader,
-        budget: &Budget,
-        each: &mut dyn FnMut(Row<'_>),
-    ) -> Result<Progress, StoreError> {
-        hooks::stall();
-        match self {
-            Question::Events(query) => query.slice_rows(reader, budget, each),
-            Question::Count(count) => count.slice(reader, budget),
-        }
-    }
-}
+use crate::shard::question::{Question, Turn};
+use crate::store::embedded::{Budget, Reader};
+use crate::store::{Rows, StoreError};
 
 /// How often a thread had to wait for a page to be read from disk.
 #[derive(Debug, Default)]
@@ -73,43 +43,14 @@ fn major_faults(stat: &str) -> Option<u64> {
     fields.split_ascii_whitespace().nth(9)?.parse().ok()
 }
 
-/// Events in their order.
-#[derive(Debug, Default)]
-pub struct Rows {
-    text: String,
-    /// Of each, where it ends in `text`, and when it expires.
-    ends: Vec<(usize, Option<u64>)>,
-}
-
-impl Rows {
-    fn push(&mut self, row: Row<'_>) {
-        self.text.push_str(row.json);
-        self.ends.push((self.text.len(), row.expires));
-    }
-
-    /// Each event.
-    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        let starts = std::iter::once(0).chain(self.ends.iter().map(|(end, _)| *end));
-        starts.zip(&self.ends).map(|(start, (end, expires))| Row {
-            json: &self.text[start..*end],
-            expires: *expires,
-        })
-    }
-
-    /// Their bytes.
-    pub fn bytes(&self) -> usize {
-        self.text.len()
-    }
-}
-
-/// What a turn has brought.
-pub struct Turn {
-    /// The question, to go on with.
-    pub question: Question,
-    /// Its next rows.
-    pub rows: Rows,
-    /// Whether there is more.
-    pub progress: Result<Progress, StoreError>,
+/// Why there was no turn.
+pub enum Lost {
+    /// No thread takes the question.
+    NoRoom(Question),
+    /// The question has panicked.
+    Panicked,
+    /// The store says why.
+    Failed(StoreError),
 }
 
 /// A question on its way to a thread.
@@ -117,7 +58,7 @@ struct Job {
     question: Question,
     bytes_max: usize,
     now: u64,
-    reply: oneshot::Sender<Turn>,
+    reply: oneshot::Sender<Result<Turn, StoreError>>,
 }
 
 /// The threads. They end when this is dropped.
@@ -151,13 +92,8 @@ impl Readers {
     ///
     /// # Errors
     ///
-    /// The question, when no thread takes it. `None`: it is lost, because reading it panicked.
-    pub async fn turn(
-        &self,
-        question: Question,
-        bytes_max: usize,
-        now: u64,
-    ) -> Result<Turn, Option<Question>> {
+    /// See [`Lost`].
+    pub async fn turn(&self, question: Question, bytes_max: usize, now: u64) -> Result<Turn, Lost> {
         let (reply, answer) = oneshot::channel();
         let job = Job {
             question,
@@ -166,9 +102,12 @@ impl Readers {
             reply,
         };
         match self.queue.try_send(job) {
-            Ok(()) => answer.await.map_err(|_| None),
+            Ok(()) => match answer.await {
+                Ok(turn) => turn.map_err(Lost::Failed),
+                Err(_) => Err(Lost::Panicked),
+            },
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
-                Err(Some(job.question))
+                Err(Lost::NoRoom(job.question))
             }
         }
     }
@@ -209,18 +148,21 @@ fn take_turn(reader: &Reader, job: Job) {
     };
     let progress = question.slice(reader, &budget, &mut |row| rows.push(row));
     // Nobody may wait any longer: then the question ends here.
-    let _ = reply.send(Turn {
+    let _ = reply.send(progress.map(|progress| Turn {
         question,
         rows,
         progress,
-    });
+    }));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
+    use crate::nostr::filter::Filter;
     use crate::nostr::testing::Author;
-    use crate::store::embedded::{Embedded, EmbeddedOptions, QueryBounds};
+    use crate::store::embedded::{Embedded, EmbeddedOptions, Progress, Query, QueryBounds};
     use crate::store::{CommitSink, Done, Job, Origin};
 
     const BOUNDS: QueryBounds = QueryBounds {
@@ -289,7 +231,7 @@ mod tests {
             given.extend(turn.rows.iter().map(|row| row.json.to_owned()));
             question = turn.question;
             turns += 1;
-            if turn.progress == Ok(Progress::Done) {
+            if turn.progress == Progress::Done {
                 break;
             }
         }
@@ -331,7 +273,7 @@ mod tests {
         let (queue, _jobs) = crossbeam_channel::bounded(0);
         let full = Readers { queue };
         let back = full.turn(everything(), 1_000, 0).await;
-        let Err(Some(question)) = back else {
+        let Err(Lost::NoRoom(question)) = back else {
             panic!("the question is lost")
         };
         let turn = readers.turn(question, 1_000, 0).await.ok().unwrap();

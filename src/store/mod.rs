@@ -15,10 +15,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
 
+mod chosen;
 #[cfg(test)]
 mod conformance;
 pub mod embedded;
 pub mod postgres;
+mod rows;
+
+pub use chosen::{Reader, Store};
+pub use rows::{Row, Rows};
 
 /// Who handed an event in. The store gives it back untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

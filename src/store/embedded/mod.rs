@@ -38,9 +38,9 @@ mod tests;
 
 pub use access::{Access, List, Screen};
 pub use deletion::Gone;
+pub use lock::FolderLock;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
-pub use tables::Row;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]

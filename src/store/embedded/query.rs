@@ -26,14 +26,13 @@ use super::layout::{self, Entry};
 use super::merge::{Step, View};
 use super::reader::Reader;
 use super::source::Source;
-use super::tables::Row;
 use crate::limits::{HINT_ENTRIES_MAX, SCAN_CLOCK_ENTRIES};
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
 use crate::nostr::hll::Hll;
 use crate::nostr::message::EoseHint;
 use crate::nostr::sealed::{self, Viewer};
-use crate::store::StoreError;
+use crate::store::{Row, StoreError};
 
 /// How many events one filter may give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,16 +22,7 @@ use super::lock::{make_folder, refused};
 use super::{EmbeddedOptions, OpenError, store_error, upgrade};
 use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN};
 use crate::nostr::event::Event;
-use crate::store::{StoreError, StoreErrorKind};
-
-/// An event as it is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row<'a> {
-    /// Its JSON.
-    pub json: &'a str,
-    /// When it expires, in seconds since 1970 (NIP-40). `None`: never.
-    pub expires: Option<u64>,
-}
+use crate::store::{Row, StoreError, StoreErrorKind};
 
 /// A database of this store: bytes to bytes.
 pub type Table = Database<'static, Bytes, Bytes>;

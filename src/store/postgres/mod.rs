@@ -63,7 +63,7 @@ mod writer;
 mod tests;
 
 pub use open::{OpenError, check, migrate};
-pub use query::{Budget, Count, Query, Rows};
+pub use query::{Budget, Count, Query};
 pub use read::{Read, Slice};
 pub use schema::{MIGRATIONS, SchemaError};
 pub use url::UrlError;

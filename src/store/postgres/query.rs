@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashSet;
-use tokio_postgres::Row;
+use tokio_postgres::Row as Record;
 
 use super::error::corrupt;
 use super::group::{number, unreadable};
@@ -28,7 +28,7 @@ use crate::nostr::hll::Hll;
 use crate::nostr::message::EoseHint;
 use crate::nostr::sealed::{self, Viewer};
 use crate::store::embedded::{Progress, QueryBounds};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Row, Rows, StoreError, StoreErrorKind};
 
 /// What one read may give.
 #[derive(Clone, Copy, Debug)]
@@ -42,43 +42,12 @@ pub struct Budget {
     pub seq_min: u64,
 }
 
-/// Rows of JSON, in one piece of memory.
-#[derive(Clone, Debug, Default)]
-pub struct Rows {
-    text: String,
-    ends: Vec<usize>,
-}
-
-impl Rows {
-    /// The rows, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| &self.text[start..*end])
-    }
-
-    /// Their number.
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Their bytes.
-    pub fn bytes(&self) -> usize {
-        self.text.len()
-    }
-
-    pub(super) fn push(&mut self, json: &[u8]) -> Result<(), StoreError> {
-        let json = simdutf8::basic::from_utf8(json).map_err(|_| corrupt("an event"))?;
-        self.text.push_str(json);
-        self.ends.push(self.text.len());
-        Ok(())
-    }
+/// A row as the database gives it, as one of an answer.
+pub fn row_of(json: &[u8], expires: Option<i64>) -> Result<Row<'_>, StoreError> {
+    Ok(Row {
+        json: simdutf8::basic::from_utf8(json).map_err(|_| corrupt("an event"))?,
+        expires: expires.map(|expires| expires as u64),
+    })
 }
 
 /// A query that can be stopped and resumed.
@@ -161,7 +130,7 @@ impl Query {
     /// Takes what a statement has found. True: the bytes are used up.
     fn take(
         &mut self,
-        found: Vec<Row>,
+        found: Vec<Record>,
         remaining: usize,
         budget: &Budget,
         rows: &mut Rows,
@@ -187,7 +156,8 @@ impl Query {
                 if !rows.is_empty() && rows.bytes() + json.len() > budget.bytes_max {
                     return Ok(true);
                 }
-                rows.push(json)?;
+                let expires: Option<i64> = row.try_get(7).map_err(|_| unreadable())?;
+                rows.push(row_of(json, expires)?);
                 self.beyond.retain(|beyond| *beyond != seq);
                 if self.scan.is_more_than_last() {
                     self.given.insert(seq);
@@ -394,7 +364,7 @@ impl Scan {
         budget: &Budget,
         rows: usize,
         bytes: usize,
-    ) -> Result<Option<Vec<Row>>, StoreError> {
+    ) -> Result<Option<Vec<Record>>, StoreError> {
         let (most, bytes) = (signed(rows as u64 + 1), signed(bytes as u64));
         self.ask(lease, &READ, budget, rows + 1, &most, &bytes)
             .await
@@ -409,7 +379,7 @@ impl Scan {
         wanted: usize,
         thirteenth: Param<'_>,
         fourteenth: Param<'_>,
-    ) -> Result<Option<Vec<Row>>, StoreError> {
+    ) -> Result<Option<Vec<Record>>, StoreError> {
         if self.plan.is_none() && !self.is_hopeless() {
             self.plan = self.filter().and_then(Plan::of);
         }
@@ -496,7 +466,7 @@ impl Scan {
     }
 }
 
-fn place(row: &Row, at: usize) -> Result<Option<Place>, StoreError> {
+fn place(row: &Record, at: usize) -> Result<Option<Place>, StoreError> {
     let age: Option<i64> = row.try_get(at).map_err(|_| unreadable())?;
     let half: Option<Half> = row.try_get(at + 1).map_err(|_| unreadable())?;
     Ok(age.zip(half).map(|(age, half)| Place { age, half }))

@@ -15,10 +15,10 @@ use super::error::{corrupt, exhausted};
 use super::group::{number, unreadable};
 use super::keys::signed;
 use super::pool::closed;
-use super::query::{Budget, Count, Query, Rows};
+use super::query::{Budget, Count, Query, row_of};
 use crate::limits::{DB_FETCH_EVENTS_MAX, DB_QUESTIONS_MAX, DB_REPLICA_PAUSE, DB_REPLICA_WAIT};
 use crate::store::embedded::{Found, Progress};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Rows, StoreError, StoreErrorKind};
 
 const FIND: &str = "
 SELECT seq, substring(json FROM octet_length(json) - 129 FOR 128), json
@@ -215,7 +215,7 @@ pub async fn events_after(
         let json: Option<&[u8]> = row.try_get(1).map_err(|_| unreadable())?;
         if let Some(json) = json {
             slice.seqs.push(seq);
-            slice.rows.push(json)?;
+            slice.rows.push(row_of(json, None)?);
         }
     }
     Ok(slice)

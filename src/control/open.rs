@@ -1,0 +1,150 @@
+//! Opening the store that the settings choose.
+//!
+//! A database may be away for a while. Until it answers nobody is served: the health port says that
+//! the relay starts, and upgrades are refused as they are at any other time that passes.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::admin::Admin;
+use super::bounded::Bounded;
+use super::signals::{Signals, StopRequest};
+use super::start::StartError;
+use crate::config::{Config, StoreKind};
+use crate::lifecycle::Stage;
+use crate::limits::{
+    ADMIN_CONNECTION_MS_MAX, ADMIN_CONNECTIONS_MAX, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
+};
+use crate::shard::http;
+use crate::store::embedded::{self, Embedded, EmbeddedOptions, FolderLock};
+use crate::store::postgres::{Postgres, PostgresOptions};
+use crate::store::{Store, unix_seconds};
+
+/// The store, and the data folder if the store does not hold it itself.
+pub struct Opened {
+    /// The store. It does not write yet.
+    pub store: Store,
+    /// Held as long as the process runs.
+    pub folder: Option<FolderLock>,
+}
+
+/// Opens the store.
+///
+/// # Errors
+///
+/// What keeps it from being opened. A signal that came meanwhile is none: it is the inner `Err`.
+pub async fn store(
+    config: &Config,
+    public: &[TcpListener],
+    servers: &Admin,
+    signals: &mut Signals,
+) -> Result<Result<Opened, StopRequest>, StartError> {
+    let of_folder = |source: embedded::OpenError| StartError::Store {
+        dir: config.data_dir.display().to_string(),
+        source,
+    };
+    let StoreKind::Postgres { url, read_url } = &config.store else {
+        let store = Embedded::open(&EmbeddedOptions {
+            dir: config.data_dir.clone(),
+            map_bytes: STORE_MAP_BYTES_DEFAULT,
+            readers_max: STORE_READERS_DEFAULT,
+        });
+        return Ok(Ok(Opened {
+            store: Store::Embedded(store.map_err(of_folder)?),
+            folder: None,
+        }));
+    };
+    let folder = FolderLock::take(&config.data_dir).map_err(of_folder)?;
+    let options = PostgresOptions {
+        url: url.clone(),
+        read_url: read_url.clone(),
+        pool: config.db_pool,
+        read_pool: config.db_read_pool,
+        wait: config.db_wait,
+        clock: unix_seconds,
+    };
+    let _meanwhile = Meanwhile::serve(public, servers)
+        .map_err(|error| StartError::System("cannot answer while the database is away", error))?;
+    tokio::select! {
+        store = Postgres::open(options) => Ok(Ok(Opened {
+            store: Store::Postgres(store?),
+            folder: Some(folder),
+        })),
+        request = signals.next() => Ok(Err(request)),
+    }
+}
+
+/// What `/_status` says of the store.
+pub fn describe(store: &Store) -> Value {
+    let mut described = json!({"kind": store.name(), "pending_writes": store.pending()});
+    match store {
+        Store::Embedded(store) => {
+            let usage = store.usage();
+            described["file_bytes"] = usage.file_bytes.into();
+            described["map_bytes"] = usage.map_bytes.into();
+        }
+        Store::Postgres(store) => {
+            let status = store.status();
+            let pool = |(in_use, open)| json!({"in_use": in_use, "open": open});
+            described["writers"] = pool(status.writers);
+            described["readers"] = pool(status.readers);
+            described["listening"] = status.listening.into();
+            described["behind"] = status.head.saturating_sub(status.cursor).into();
+        }
+    }
+    described
+}
+
+/// Answers on the public and the health port while there is no store; ends when dropped.
+struct Meanwhile(Vec<JoinHandle<()>>);
+
+impl Meanwhile {
+    fn serve(public: &[TcpListener], servers: &Admin) -> std::io::Result<Meanwhile> {
+        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health())?]);
+        for listener in public {
+            listener.set_nonblocking(true)?;
+            let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
+            let life = Duration::from_millis(ADMIN_CONNECTION_MS_MAX);
+            let listener = Bounded::new(listener, ADMIN_CONNECTIONS_MAX, life);
+            meanwhile.0.push(tokio::spawn(async move {
+                // It ends only with its task: accept errors pause and go on.
+                let _ = axum::serve(listener, health().fallback(starting)).await;
+            }));
+        }
+        Ok(meanwhile)
+    }
+}
+
+impl Drop for Meanwhile {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// The relay lives, and wants no traffic.
+fn health() -> Router {
+    let ready = || async {
+        let (_, body) = Stage::Starting.readiness();
+        let form = [(header::CONTENT_TYPE, "application/json")];
+        (StatusCode::SERVICE_UNAVAILABLE, form, body)
+    };
+    Router::new()
+        .route("/health", get(|| async { "ok" }))
+        .route("/_liveness", get(|| async { "ok" }))
+        .route("/_readiness", get(ready))
+}
+
+async fn starting() -> impl IntoResponse {
+    let fields = [
+        (header::RETRY_AFTER, http::RETRY_AFTER_SECONDS),
+        (header::CONNECTION, "close"),
+    ];
+    (StatusCode::SERVICE_UNAVAILABLE, fields, "relay starting")
+}
