@@ -9,13 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use metrics::{Counter, Gauge, Histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+pub mod database;
 pub mod labels;
 pub mod series;
 
 pub use labels::{
-    AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
-    UpgradeRefusal,
+    AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DbPool, DrainClose, Driver,
+    DropReason, EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason,
+    ShedReason, UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
 

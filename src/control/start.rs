@@ -29,6 +29,7 @@ use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits::{HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK};
+use crate::metrics::database::DatabaseMetrics;
 use crate::metrics::{self, Metrics};
 use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
@@ -147,6 +148,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         status: Arc::new(RelayStatus {
             common: common.clone(),
             caps,
+            database: matches!(store, Store::Postgres(_)).then(DatabaseMetrics::new),
             shown,
             driver,
             addresses: [address, health, metrics_address],
@@ -317,6 +319,7 @@ fn remembers(config: &Config) -> bool {
 struct RelayStatus {
     common: Arc<Common>,
     caps: Arc<GateControl>,
+    database: Option<DatabaseMetrics>,
     shown: Shown,
     driver: Driver,
     addresses: [SocketAddr; 3],
@@ -370,5 +373,8 @@ impl Status for RelayStatus {
 
     fn before_scrape(&self) {
         self.caps.show();
+        if let (Some(metrics), Store::Postgres(store)) = (&self.database, &self.common.store) {
+            metrics.show(&store.status());
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use metrics::{Counter, Histogram};
+use metrics::{Counter, Gauge, Histogram};
 
 use super::Series;
 
@@ -226,6 +226,13 @@ labels! {
         /// Bytes of messages.
         Bytes => "bytes",
     }
+    /// Connections to a database, by what they are for.
+    DbPool("pool") {
+        /// Commits, logins, edits of the access lists.
+        Writers => "writers",
+        /// History.
+        Readers => "readers",
+    }
     /// How shards do I/O.
     Driver("driver") {
         /// io_uring.
@@ -260,6 +267,13 @@ impl<L: Label> ByLabel<L, Counter> {
     /// Counters of a series by `L`, under further fixed labels.
     pub fn counters(series: &Series, fixed: &[(&'static str, String)]) -> Self {
         ByLabel::new(|text| series.counter(&with::<L>(fixed, text)))
+    }
+}
+
+impl<L: Label> ByLabel<L, Gauge> {
+    /// Gauges of a series by `L`.
+    pub fn gauges(series: &Series) -> Self {
+        ByLabel::new(|text| series.gauge(&with::<L>(&[], text)))
     }
 }
 

@@ -3,7 +3,7 @@
 use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
-    AcceptError, AuthMethod, AuthOutcome, CloseReason, DrainClose, Driver, DropReason,
+    AcceptError, AuthMethod, AuthOutcome, CloseReason, DbPool, DrainClose, Driver, DropReason,
     EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
     UpgradeRefusal,
 };
@@ -171,6 +171,30 @@ table! {
         "Turns of reader threads: questions that met pages that were not in memory";
     STORE_COMMIT_SECONDS = Histogram "buzz_store_commit_seconds" []
         "Time of a commit, its sync included";
+
+    // Only where the store is a database.
+    DB_CONNECTIONS = Gauge "buzz_db_connections" [closed::<DbPool>()]
+        "Open connections to the database";
+    DB_CONNECTIONS_IN_USE = Gauge "buzz_db_connections_in_use" [closed::<DbPool>()]
+        "Connections to the database that are in use";
+    DB_CONNECTIONS_OPENED = Counter "buzz_db_connections_opened_total" []
+        "Connections to the database ever opened by the pools";
+    DB_STATEMENTS = Counter "buzz_db_statements_total" []
+        "Statements sent to the database";
+    DB_LISTENING = Gauge "buzz_db_listening" []
+        "1 while other relays' notifications come in";
+    DB_LISTENERS_LOST = Counter "buzz_db_listeners_lost_total" []
+        "Connections for notifications that were lost; what was missed is read afterwards";
+    DB_BEHIND = Gauge "buzz_db_behind_events" []
+        "Sequences that are known to be committed and not yet delivered or left out";
+    DB_FETCHED = Counter "buzz_db_fetched_total" []
+        "Events of other relays that were fetched";
+    DB_CAUGHT_UP = Counter "buzz_db_caught_up_total" []
+        "Of those, the ones fetched after a lost connection";
+    DB_EPHEMERAL_PASSED = Counter "buzz_db_ephemeral_passed_total" []
+        "Ephemeral events passed on to other relays";
+    DB_EPHEMERAL_LOST = Counter "buzz_db_ephemeral_lost_total" []
+        "Ephemeral events that could not be passed on";
 
     DRAIN_REMAINING = Gauge "buzz_drain_connections_remaining" [SHARD]
         "Connections that the drain has yet to end";

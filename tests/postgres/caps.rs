@@ -1,0 +1,77 @@
+//! The history gate on the real pool: what is full is shed, and logins find a connection.
+
+use crate::common::{Author, Client, id_of, now};
+use crate::{cluster, on};
+
+#[tokio::test]
+async fn reads_that_hold_the_pool_shed_the_others_and_leave_logins_alone() {
+    let Some(cluster) = cluster() else { return };
+    let url = cluster.database();
+    // A pool of five: four for history.
+    let relay = on(&url).set("BUZZ_DB_READ_POOL_SIZE", 5).start();
+    assert_eq!(
+        relay.metric("buzz_concurrency_limit", &["history_reads"]),
+        Some(4.0)
+    );
+    let author = Author::new(1);
+    let mut client = Client::connect(relay.address).await;
+    let event = author.json::<&str>(now(), 1, &[], "before");
+    assert_eq!(client.publish(&event).await, (true, String::new()));
+
+    let name = url.expose().rsplit('/').next().unwrap();
+    let name = name.split('?').next().unwrap().to_owned();
+    // Readers wait for this lock inside the database, as they would for a slow disk.
+    let (client_db, connection) = tokio_postgres::connect(url.expose(), tokio_postgres::NoTls)
+        .await
+        .expect("a connection");
+    let connection = tokio::spawn(connection);
+    client_db
+        .batch_execute("BEGIN; LOCK TABLE buzz.events IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        let mut reader = Client::connect(relay.address).await;
+        reader.send("[\"REQ\",\"slow\",{\"kinds\":[1]}]").await;
+        readers.push(reader);
+    }
+    relay.await_metric("buzz_concurrency_in_flight", &["history_reads"], |n| {
+        n == 4.0
+    });
+    let mut late = Client::connect(relay.address).await;
+    late.send("[\"REQ\",\"late\",{\"kinds\":[1]}]").await;
+    let shed = "error: history reads are at their limit, retry shortly";
+    assert_eq!(late.closed("late").await, shed);
+    // A login asks another pool.
+    let (accepted, reason) = log_in(&mut late, &relay, &author).await;
+    assert!(accepted, "{reason}");
+
+    client_db.batch_execute("COMMIT").await.expect("a commit");
+    for reader in &mut readers {
+        let found = reader.text().await;
+        assert!(found.contains(id_of(&event)), "{found}");
+    }
+    relay.await_metric("buzz_concurrency_in_flight", &["history_reads"], |n| {
+        n == 0.0
+    });
+    connection.abort();
+}
+
+async fn log_in(
+    client: &mut Client,
+    relay: &crate::common::Relay,
+    author: &Author,
+) -> (bool, String) {
+    // The challenge of this client went by unread, so it asks on a connection that shows it.
+    let _ = client;
+    let mut raw = crate::common::Raw::upgraded(relay.address);
+    let challenge = raw.message()[1].as_str().expect("a challenge").to_owned();
+    let tags: [&[&str]; 2] = [
+        &["relay", "ws://localhost:3000"],
+        &["challenge", &challenge],
+    ];
+    let login = author.json(now(), 22_242, &tags, "");
+    raw.send(crate::common::raw::text(&format!("[\"AUTH\",{login}]")));
+    let answer = raw.message();
+    (answer[2] == true, answer[3].to_string())
+}
