@@ -10,7 +10,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
@@ -78,6 +78,29 @@ pub struct Arrived {
     pub seq: Option<u64>,
 }
 
+/// Why the store removed an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// A deletion request names it (NIP-09).
+    Deleted,
+    /// Its time had come (NIP-40).
+    Expired,
+    /// A newer version took its place (NIP-01).
+    Replaced,
+    /// Its author, or a gift wrap's addressee, has asked to vanish (NIP-62).
+    Vanished,
+}
+
+impl Removal {
+    /// Every value, in the order of their numbers.
+    pub const ALL: [Removal; 4] = [
+        Removal::Deleted,
+        Removal::Expired,
+        Removal::Replaced,
+        Removal::Vanished,
+    ];
+}
+
 /// Where outcomes go. Called on a thread of the store's own: while it blocks, the store waits.
 pub trait CommitSink: Send + 'static {
     /// Takes the outcomes of one commit, in sequence order, after the commit. Drains `done`.
@@ -98,6 +121,17 @@ pub trait CommitSink: Send + 'static {
     fn commit_took(&mut self, duration: Duration, events: usize) {
         let _ = (duration, events);
     }
+
+    /// Told once a commit, and once a reason, how many events it removed.
+    fn removed(&mut self, why: Removal, events: usize) {
+        let _ = (why, events);
+    }
+}
+
+/// The time by which events are dated and expire, in seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// What kind of trouble a [`StoreError`] is.

@@ -178,20 +178,30 @@ impl Raw {
         raw
     }
 
-    /// Reads the answer that opens a WebSocket, and the challenge (NIP-42), which is the first
+    /// Reads the answer that opens a WebSocket, and gives the challenge (NIP-42), which is the first
     /// frame of every connection.
     #[track_caller]
-    pub fn expect_upgrade(&mut self) {
+    pub fn expect_upgrade(&mut self) -> String {
         let answer = self.answer_head();
         assert_eq!(answer.status, 101, "{answer:?}");
         let first = self.message();
         assert_eq!(first[0], "AUTH", "{first}");
-        assert!(
-            first[1]
-                .as_str()
-                .is_some_and(|challenge| challenge.len() >= 16),
-            "{first}"
-        );
+        let challenge = first[1].as_str().unwrap_or_default();
+        assert!(challenge.len() >= 16, "{first}");
+        challenge.to_owned()
+    }
+
+    /// Our end, as the relay sees it.
+    pub fn address(&self) -> SocketAddr {
+        self.stream.local_addr().expect("a connected socket")
+    }
+
+    /// Leaves without a word: a reset.
+    pub fn reset(self) {
+        let socket = socket2::SockRef::from(&self.stream);
+        socket
+            .set_linger(Some(Duration::ZERO))
+            .expect("a TCP option");
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -217,6 +227,26 @@ impl Raw {
         let count = self.stream.read(&mut piece)?;
         self.received.extend(&piece[..count]);
         Ok(count > 0)
+    }
+
+    /// Throws away what has come, without waiting. False at the end of the stream.
+    pub fn skip_received(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("an option");
+        let mut piece = [0; 16 << 10];
+        let open = loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => break false,
+                Ok(_) => {}
+                Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
+            }
+        };
+        self.stream.set_nonblocking(false).expect("an option");
+        open
+    }
+
+    /// Reads one byte, past all that was received. False at the end of the stream.
+    pub fn read_one(&mut self) -> io::Result<bool> {
+        Ok(self.stream.read(&mut [0])? > 0)
     }
 
     /// The head of an answer; what follows it stays.

@@ -9,13 +9,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use heed::MdbError;
 
-use super::{CommitSink, Job, StoreError, StoreErrorKind};
+use super::{CommitSink, Job, StoreError, StoreErrorKind, unix_seconds};
 
 mod access;
 mod apply;
@@ -41,6 +40,7 @@ pub use access::{Access, List, Screen};
 pub use deletion::Gone;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+pub use tables::Row;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
@@ -134,6 +134,15 @@ impl Embedded {
         })
     }
 
+    /// Whether a store was ever made in a folder. Neither opens nor locks it.
+    ///
+    /// # Errors
+    ///
+    /// When the folder may not be looked into.
+    pub fn is_in(dir: &Path) -> io::Result<bool> {
+        dir.join(tables::FOLDER).try_exists()
+    }
+
     /// Starts the writer's thread, once.
     ///
     /// # Panics
@@ -192,11 +201,6 @@ impl fmt::Debug for Embedded {
             .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
-}
-
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// LMDB's error as ours.

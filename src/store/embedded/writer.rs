@@ -149,12 +149,20 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
             }
             let start = Instant::now();
             match commit(&shared.tables, &mut scratch, &mut done, &mut vanishing) {
-                Ok(0) => {}
-                Ok(stored) => sink.commit_took(start.elapsed(), stored),
+                Ok(stored) => {
+                    if stored > 0 {
+                        sink.commit_took(start.elapsed(), stored);
+                    }
+                    scratch.report(&mut sink);
+                }
                 Err(error) => {
+                    let error = shared.tables.explain(error);
+                    // Once a group: a full disk refuses thousands of events a second.
+                    tracing::error!(%error, events = done.len(), "a commit failed");
                     done.append(&mut vanishing);
-                    done.iter_mut()
-                        .for_each(|done| done.outcome = Outcome::Failed(error.clone()));
+                    for done in &mut done {
+                        done.outcome = Outcome::Failed(error.clone());
+                    }
                 }
             }
             for done in vanishing.drain(..) {

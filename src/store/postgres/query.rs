@@ -27,7 +27,7 @@ use crate::nostr::filter::Filter;
 use crate::nostr::hll::Hll;
 use crate::nostr::message::EoseHint;
 use crate::nostr::sealed::{self, Viewer};
-use crate::store::embedded::{Progress, QueryBounds};
+use crate::store::embedded::{Progress, QueryBounds, Row as RowRef};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What one read may give.
@@ -42,20 +42,23 @@ pub struct Budget {
     pub seq_min: u64,
 }
 
-/// Rows of JSON, in one piece of memory.
+/// Rows, in one piece of memory.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     text: String,
-    ends: Vec<usize>,
+    /// Where each row's JSON ends, and when it expires.
+    ends: Vec<(usize, Option<u64>)>,
 }
 
 impl Rows {
     /// The rows, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| &self.text[start..*end])
+    pub fn iter(&self) -> impl Iterator<Item = RowRef<'_>> {
+        let mut start = 0;
+        self.ends.iter().map(move |&(end, expires)| {
+            let json = &self.text[start..end];
+            start = end;
+            RowRef { json, expires }
+        })
     }
 
     /// Their number.
@@ -73,10 +76,11 @@ impl Rows {
         self.text.len()
     }
 
-    pub(super) fn push(&mut self, json: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn push(&mut self, json: &[u8], expires: Option<i64>) -> Result<(), StoreError> {
         let json = simdutf8::basic::from_utf8(json).map_err(|_| corrupt("an event"))?;
         self.text.push_str(json);
-        self.ends.push(self.text.len());
+        let expires = expires.map(|expires| expires.max(0) as u64);
+        self.ends.push((self.text.len(), expires));
         Ok(())
     }
 }
@@ -187,7 +191,7 @@ impl Query {
                 if !rows.is_empty() && rows.bytes() + json.len() > budget.bytes_max {
                     return Ok(true);
                 }
-                rows.push(json)?;
+                rows.push(json, row.try_get(7).map_err(|_| unreadable())?)?;
                 self.beyond.retain(|beyond| *beyond != seq);
                 if self.scan.is_more_than_last() {
                     self.given.insert(seq);

@@ -114,7 +114,7 @@ macro_rules! sieve {
     SELECT array_agg(tag) AS any_of FROM unnest($9::uuid[], $10::integer[]) AS g(tag, part)
     GROUP BY part
 ), m AS (
-    SELECT DISTINCT ON (age, half, seq) seq, age, half, pubkey, json FROM c
+    SELECT DISTINCT ON (age, half, seq) seq, age, half, pubkey, expires, json FROM c
     WHERE seq IS NOT NULL
       AND coalesce((age, half) <= (SELECT edge.age, edge.half FROM edge), true)
       AND ($5::bigint IS NULL OR seq <= $5)
@@ -132,12 +132,13 @@ const READ_TAIL: &str = concat!(
     "
     LIMIT $13::bigint
 ), r AS (
-    SELECT seq, age, half, json, row_number() OVER w AS place,
+    SELECT seq, age, half, expires, json, row_number() OVER w AS place,
            sum(octet_length(json)) OVER w AS bytes
     FROM m WINDOW w AS (ORDER BY age, half, seq)
 )
 SELECT (SELECT seq FROM buzz.head), edge.age, edge.half, r.seq, r.age, r.half,
-       CASE WHEN r.place < $13 AND (r.place = 1 OR r.bytes <= $14::bigint) THEN r.json END
+       CASE WHEN r.place < $13 AND (r.place = 1 OR r.bytes <= $14::bigint) THEN r.json END,
+       r.expires
 FROM (SELECT 1) AS one LEFT JOIN edge ON true LEFT JOIN r ON true
 ORDER BY r.age, r.half, r.seq"
 );

@@ -157,7 +157,7 @@ impl TestStore for Running {
     fn sweep(&self, now: u64) {
         let core = self.store.shared.core.clone();
         let sweep = async move {
-            while upkeep::sweep(&core, now).await? {}
+            while upkeep::sweep(&core, now).await?.more {}
             Ok(())
         };
         wait(self.store.shared.questioner.run(sweep)).expect("sweeps");
@@ -178,7 +178,7 @@ impl TestStore for Running {
             let bytes = budget(ask).bytes_max;
             let slice = wait(self.store.reader().events_after(from, bytes, ask.now));
             let slice = slice.expect("a slice");
-            let rows = slice.rows.iter().map(str::to_owned);
+            let rows = slice.rows.iter().map(|row| row.json.to_owned());
             seen.extend(slice.seqs.iter().copied().zip(rows));
             after = slice.after;
         }
@@ -227,7 +227,9 @@ impl TestQuery for Asked {
         let read = wait(self.reader.read(query, self.budget))?;
         self.done = read.progress == Progress::Done;
         self.query = Some(read.query);
-        Ok(Some(read.rows.iter().map(str::to_owned).collect()))
+        Ok(Some(
+            read.rows.iter().map(|row| row.json.to_owned()).collect(),
+        ))
     }
 
     fn watermark(&self) -> Option<u64> {
