@@ -20,7 +20,7 @@ use crate::nostr::kind::Class;
 use crate::nostr::message::EoseHint;
 use crate::nostr::sealed::Viewer;
 use crate::store::embedded::{Access, Found, List, QueryBounds};
-use crate::store::{Arrived, CommitSink, Done, Job, Origin, Outcome, StoreError};
+use crate::store::{Arrived, CommitSink, Done, Job, Origin, Outcome, Removal, StoreError};
 
 /// Longest wait for anything.
 pub(super) const WAIT: Duration = Duration::from_secs(30);
@@ -109,6 +109,7 @@ pub(super) struct Outcomes {
     commits: Receiver<usize>,
     arrived: Receiver<Arrived>,
     banned: Receiver<[u8; 32]>,
+    removed: Receiver<(Removal, usize)>,
 }
 
 /// A sink that passes all on.
@@ -117,6 +118,7 @@ pub(super) struct Sink {
     commits: Sender<usize>,
     arrived: Sender<Arrived>,
     banned: Sender<[u8; 32]>,
+    removed: Sender<(Removal, usize)>,
 }
 
 pub(super) fn sink() -> (Sink, Outcomes) {
@@ -124,17 +126,20 @@ pub(super) fn sink() -> (Sink, Outcomes) {
     let (commits_sender, commits) = channel();
     let (arrived_sender, arrived) = channel();
     let (banned_sender, banned) = channel();
+    let (removed_sender, removed) = channel();
     let sink = Sink {
         done: done_sender,
         commits: commits_sender,
         arrived: arrived_sender,
         banned: banned_sender,
+        removed: removed_sender,
     };
     let outcomes = Outcomes {
         done,
         commits,
         arrived,
         banned,
+        removed,
     };
     (sink, outcomes)
 }
@@ -146,6 +151,10 @@ impl CommitSink for Sink {
 
     fn commit_took(&mut self, _: Duration, events: usize) {
         let _ = self.commits.send(events);
+    }
+
+    fn removed(&mut self, why: Removal, events: usize) {
+        let _ = self.removed.send((why, events));
     }
 
     fn arrived(&mut self, arrived: &mut Vec<Arrived>) {
@@ -174,6 +183,11 @@ impl Outcomes {
     /// Sizes of the commits that stored anything.
     pub fn commits(&self) -> Vec<usize> {
         self.commits.try_iter().collect()
+    }
+
+    /// Events removed, by commit and reason.
+    pub fn removals(&self) -> Vec<(Removal, usize)> {
+        self.removed.try_iter().collect()
     }
 
     /// The next event of another process.

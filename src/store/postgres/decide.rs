@@ -14,8 +14,8 @@ use crate::nostr::address::Address;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
-use crate::store::Outcome;
 use crate::store::embedded::Gone;
+use crate::store::{Outcome, Removal};
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 type Set<K> = HashSet<K, foldhash::fast::RandomState>;
@@ -101,6 +101,9 @@ pub struct Insert {
     pub address: Option<Half>,
 }
 
+/// Events removed, by why.
+pub type Removals = [usize; Removal::ALL.len()];
+
 /// A group being decided.
 pub struct Group {
     known: Known,
@@ -114,6 +117,8 @@ pub struct Group {
     pub deleted: Map<([u8; 32], Half), u64>,
     /// Requests to vanish that begin.
     pub vanished: Map<[u8; 32], u64>,
+    /// How many events it removes.
+    pub removals: Removals,
     base: u64,
 }
 
@@ -128,6 +133,7 @@ impl Group {
             removed: Vec::new(),
             deleted: Map::default(),
             vanished: Map::default(),
+            removals: Removals::default(),
         }
     }
 
@@ -182,7 +188,7 @@ impl Group {
             if stays {
                 return Some(Outcome::Superseded);
             }
-            self.remove(&version);
+            self.remove(&version, Removal::Replaced);
         }
         let seq = self.insert(event, address);
         if event.kind() == kind::DELETION {
@@ -261,10 +267,11 @@ impl Group {
     }
 
     /// Removes an event that is known, and the version of its address that it is.
-    fn remove(&mut self, id: &[u8; 32]) {
+    fn remove(&mut self, id: &[u8; 32], why: Removal) {
         let Some(stored) = self.known.events.remove(id) else {
             return;
         };
+        self.removals[why as usize] += 1;
         if let Some(address) = stored.address
             && self.known.versions.get(&address) == Some(id)
         {
@@ -284,7 +291,7 @@ impl Group {
                 if !may_take_back(stored, request.pubkey()) {
                     continue;
                 }
-                self.remove(&id);
+                self.remove(&id, Removal::Deleted);
             }
             self.take_back(request, Half::of(&id));
         }
@@ -293,7 +300,7 @@ impl Group {
                 && let Some(stored) = self.known.events.get(&id)
                 && stored.created_at <= request.created_at()
             {
-                self.remove(&id);
+                self.remove(&id, Removal::Deleted);
             }
             self.take_back(request, address);
         }

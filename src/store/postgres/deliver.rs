@@ -13,17 +13,29 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::Core;
+use super::decide::Removals;
 use crate::limits::DB_DELIVERIES_WAITING_MAX;
-use crate::store::{Arrived, CommitSink, Done, Outcome};
+use crate::store::{Arrived, CommitSink, Done, Outcome, Removal};
 
 /// A batch for the shards.
 pub enum Delivery {
-    /// What became of one commit's events, and how long the commit took.
-    Answers(Vec<Done>, Option<(Duration, usize)>),
+    /// What became of one commit.
+    Answers(Answers),
     /// What other processes have published.
     Arrived(Vec<Arrived>),
     /// Keys that were banned.
     Banned(Vec<[u8; 32]>),
+}
+
+/// What became of one commit.
+#[derive(Default)]
+pub struct Answers {
+    /// Its events.
+    pub done: Vec<Done>,
+    /// How long it took, and how many events it stored, if any.
+    pub took: Option<(Duration, usize)>,
+    /// How many it removed.
+    pub removals: Removals,
 }
 
 /// The way to the thread. It ends when all senders are gone.
@@ -51,7 +63,12 @@ pub fn start(core: &Arc<Core>, mut sink: impl CommitSink) -> (Deliveries, JoinHa
 
 fn deliver(core: &Core, sink: &mut impl CommitSink, delivery: Delivery) {
     match delivery {
-        Delivery::Answers(mut done, took) => {
+        Delivery::Answers(answers) => {
+            let Answers {
+                mut done,
+                took,
+                removals,
+            } = answers;
             let stored = done.iter().filter_map(|done| match done.outcome {
                 Outcome::Stored { seq } => Some(seq),
                 _ => None,
@@ -61,6 +78,12 @@ fn deliver(core: &Core, sink: &mut impl CommitSink, delivery: Delivery) {
             let bytes = done.iter().map(|done| done.event.json().len()).sum();
             if let Some((duration, events)) = took {
                 sink.commit_took(duration, events);
+            }
+            for why in Removal::ALL {
+                match removals[why as usize] {
+                    0 => {}
+                    events => sink.removed(why, events),
+                }
             }
             sink.committed(&mut done);
             core.queue.answered(events, bytes);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 
 use super::Core;
-use super::decide::{Group, Known, Stored, Wanted};
+use super::decide::{Group, Known, Removals, Stored, Wanted};
 use super::error::corrupt;
 use super::keys::{Half, age_of, signed};
 use super::pool::{Lease, Param};
@@ -76,22 +76,28 @@ WITH e AS (
 )
 SELECT pg_notify('buzz', $11::bigint::text)";
 
-/// Decides and commits one group. `None` in place of an outcome: a request to vanish, which has only
-/// begun. An error leaves open whether anything was committed, if `COMMIT` was sent.
-pub async fn commit(
-    core: &Core,
-    events: &[Arc<Event>],
-) -> Result<Vec<Option<Outcome>>, StoreError> {
+/// What became of a group. `None` in place of an outcome: a request to vanish, which has only begun.
+pub struct Committed {
+    /// One an event.
+    pub outcomes: Vec<Option<Outcome>>,
+    /// Events that it removed.
+    pub removals: Removals,
+}
+
+/// Decides and commits one group. An error leaves open whether anything was committed, if `COMMIT` was sent.
+pub async fn commit(core: &Core, events: &[Arc<Event>]) -> Result<Committed, StoreError> {
     let lease = core.writers.get().await?;
     let known = read(&lease, &Wanted::by(events)).await?;
     let mut group = Group::begin(known);
-    let outcomes = events.iter().map(|event| group.add(event)).collect();
-    if group.is_empty() {
-        lease.roll_back().await?;
-        return Ok(outcomes);
+    let committed = Committed {
+        outcomes: events.iter().map(|event| group.add(event)).collect(),
+        removals: group.removals,
+    };
+    match group.is_empty() {
+        true => lease.roll_back().await?,
+        false => write(core, &lease, &group).await?,
     }
-    write(core, &lease, &group).await?;
-    Ok(outcomes)
+    Ok(committed)
 }
 
 /// Begins a transaction, waits for the turn, and reads what is wanted.

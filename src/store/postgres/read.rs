@@ -27,7 +27,8 @@ FROM buzz.events WHERE id = $1::bytea";
 const LAST: &str = "SELECT seq FROM buzz.head";
 
 const AFTER: &str = "
-SELECT seq, CASE WHEN $4::bigint = 0 OR expires IS NULL OR expires > $4 THEN json END FROM (
+SELECT seq, CASE WHEN $4::bigint = 0 OR expires IS NULL OR expires > $4 THEN json END, expires
+FROM (
     SELECT seq, expires, json, sum(octet_length(json)) OVER (ORDER BY seq) AS bytes,
            row_number() OVER (ORDER BY seq) AS place
     FROM (SELECT seq, expires, json FROM buzz.events WHERE seq > $1::bigint
@@ -215,7 +216,8 @@ pub async fn events_after(
         let json: Option<&[u8]> = row.try_get(1).map_err(|_| unreadable())?;
         if let Some(json) = json {
             slice.seqs.push(seq);
-            slice.rows.push(row_of(json, None)?);
+            let expires: Option<i64> = row.try_get(2).map_err(|_| unreadable())?;
+            slice.rows.push(row_of(json, expires)?);
         }
     }
     Ok(slice)

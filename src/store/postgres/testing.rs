@@ -5,6 +5,10 @@
 //! this process ends, however it ends, the pipe closes; the shell then ends the server by its id and
 //! removes its folder.
 
+mod proxy;
+
+pub use proxy::Proxy;
+
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -158,6 +162,12 @@ impl Cluster {
         let name = format!("test_{number}");
         self.run("postgres", &format!("CREATE DATABASE {name}"));
         self.url(&name)
+    }
+
+    /// The URL of a database by way of another port.
+    pub fn url_by(&self, port: u16, url: &Secret) -> Secret {
+        let (own, other) = (format!(":{}/", self.port), format!(":{port}/"));
+        Secret::new(url.expose().replace(&own, &other))
     }
 
     /// The URL of a database.

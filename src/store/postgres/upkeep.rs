@@ -13,13 +13,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::Core;
-use super::decide::{Group, Wanted};
+use super::decide::{Group, Removals, Wanted};
+use super::deliver::Answers;
 use super::error::corrupt;
 use super::group::{self, TURN, key, number};
 use super::keys::{Half, age_of, signed};
-use super::pool::Lease;
+use super::pool::{Lease, Param};
 use crate::limits::{DB_VANISH_SECONDS, EXPIRY_LOOK, UPKEEP_STEPS_MAX};
-use crate::store::{Done, Job, Outcome, StoreError};
+use crate::store::{Done, Job, Outcome, Removal, StoreError};
 
 /// Whether anything has expired, and whose removal is left to others.
 const DUE: &str = "
@@ -117,12 +118,17 @@ impl Upkeep {
     }
 
     /// Removes a share, if there is anything to remove. Returns the requests that are answered.
-    pub async fn turn(&mut self, core: &Core) -> Vec<Done> {
+    pub async fn turn(&mut self, core: &Core) -> Answers {
+        let mut answers = Answers::default();
         if Instant::now() >= self.next_look {
             match sweep(core, (core.clock)()).await {
-                // There may be more at once.
-                Ok(true) => {}
-                Ok(false) => self.next_look = Instant::now() + EXPIRY_LOOK,
+                Ok(swept) => {
+                    answers.removals = swept.removals;
+                    // There may be more at once.
+                    if !swept.more {
+                        self.next_look = Instant::now() + EXPIRY_LOOK;
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(%error, "expired events could not be removed, trying again");
                     self.next_look = Instant::now() + EXPIRY_LOOK;
@@ -131,13 +137,19 @@ impl Upkeep {
             self.failed = false;
         }
         let Some(job) = self.erasures.front().filter(|_| !self.failed) else {
-            return Vec::new();
+            return answers;
         };
+        let started = Instant::now();
         match erase(core, job).await {
-            Ok(None) => Vec::new(),
-            Ok(Some(outcome)) => {
-                let job = self.erasures.pop_front();
-                job.map(|job| done(job, outcome)).into_iter().collect()
+            Ok((removed, outcome)) => {
+                answers.removals[Removal::Vanished as usize] += removed;
+                if let Some(outcome) = outcome {
+                    if let Outcome::Stored { .. } = outcome {
+                        answers.took = Some((started.elapsed(), 1));
+                    }
+                    let job = self.erasures.pop_front();
+                    answers.done.extend(job.map(|job| done(job, outcome)));
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "a vanished key's events could not be removed");
@@ -145,9 +157,10 @@ impl Upkeep {
                 self.next_look = Instant::now() + EXPIRY_LOOK;
                 let failed = |job| done(job, Outcome::Failed(error.clone()));
                 // The removal is under way in the table: some relay goes on with it.
-                self.erasures.drain(..).map(failed).collect()
+                answers.done.extend(self.erasures.drain(..).map(failed));
             }
         }
+        answers
     }
 }
 
@@ -159,66 +172,81 @@ fn done(job: Job, outcome: Outcome) -> Done {
     }
 }
 
-/// Removes a share of what has expired, and of what others have left under way. True: there may be
-/// more.
-pub async fn sweep(core: &Core, now: u64) -> Result<bool, StoreError> {
+/// What a look for what has expired has come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Swept {
+    /// There may be more.
+    pub more: bool,
+    /// What was removed.
+    pub removals: Removals,
+}
+
+/// Removes a share of what has expired, and of what others have left under way.
+pub async fn sweep(core: &Core, now: u64) -> Result<Swept, StoreError> {
     let lease = core.writers.get().await?;
     let now = signed(now);
     let rows = lease.ask(DUE, &[&now, &(DB_VANISH_SECONDS as f64)]).await?;
     let row = rows.first().ok_or(corrupt("no row"))?;
     let due: bool = row.try_get(0).map_err(|_| group::unreadable())?;
     let left: Option<Vec<u8>> = row.try_get(1).map_err(|_| group::unreadable())?;
+    let mut swept = Swept::default();
     if !due && left.is_none() {
-        return Ok(false);
+        return Ok(swept);
     }
     lease.begin().await?;
     let rows = lease.ask(CHARGE, &[]).await?;
     if !rows.first().is_some_and(|row| row.get(0)) {
         lease.roll_back().await?;
-        return Ok(false);
+        return Ok(swept);
     }
     lease.ask(TURN, &[]).await?;
     let most = i64::from(UPKEEP_STEPS_MAX);
-    let mut more = false;
     if due {
-        let rows = lease.ask(EXPIRE, &[&now, &most]).await?;
-        more |= count(&rows)? == most as u64;
+        let expired = count(&lease.ask(EXPIRE, &[&now, &most]).await?)?;
+        swept.removals[Removal::Expired as usize] = expired as usize;
+        swept.more |= expired == most as u64;
     }
     if left.is_some() {
         let (pubkey, until) = (key(row, 1)?, number(row, 2)?);
-        match erase_share(&lease, &pubkey, until).await? {
-            true => {
-                lease
-                    .ask(END_VANISH, &[&&pubkey[..], &signed(until)])
-                    .await?;
-            }
-            false => more = true,
+        let share = erase_share(&lease, &pubkey, until).await?;
+        swept.removals[Removal::Vanished as usize] = share.events;
+        swept.more |= !share.is_last;
+        if share.is_last {
+            let params: [Param<'_>; 2] = [&&pubkey[..], &signed(until)];
+            lease.ask(END_VANISH, &params).await?;
         }
     }
     lease.commit().await?;
-    Ok(more)
+    Ok(swept)
 }
 
-/// Removes a share of what a request to vanish is about. The outcome, once all is removed.
-async fn erase(core: &Core, job: &Job) -> Result<Option<Outcome>, StoreError> {
+/// Removes a share of what a request to vanish is about. How many events, and the outcome once
+/// nothing is left.
+async fn erase(core: &Core, job: &Job) -> Result<(usize, Option<Outcome>), StoreError> {
     let lease = core.writers.get().await?;
     let (event, until) = (&job.event, job.event.created_at());
     let known = group::read(&lease, &Wanted::by(std::slice::from_ref(event))).await?;
-    if !erase_share(&lease, event.pubkey(), until).await? {
+    let share = erase_share(&lease, event.pubkey(), until).await?;
+    if !share.is_last {
         lease.commit().await?;
-        return Ok(None);
+        return Ok((share.events, None));
     }
-    lease
-        .ask(END_VANISH, &[&&event.pubkey()[..], &signed(until)])
-        .await?;
+    let params: [Param<'_>; 2] = [&&event.pubkey()[..], &signed(until)];
+    lease.ask(END_VANISH, &params).await?;
     let mut group = Group::begin(known);
     let outcome = group.add_vanished(event);
     group::write(core, &lease, &group).await?;
-    Ok(Some(outcome))
+    Ok((share.events, Some(outcome)))
 }
 
-/// Removes a share of a key's past, within the turn. True: nothing is left.
-async fn erase_share(lease: &Lease, pubkey: &[u8; 32], until: u64) -> Result<bool, StoreError> {
+struct Share {
+    events: usize,
+    /// Nothing is left.
+    is_last: bool,
+}
+
+/// Removes a share of a key's past, within the turn.
+async fn erase_share(lease: &Lease, pubkey: &[u8; 32], until: u64) -> Result<Share, StoreError> {
     let most = i64::from(UPKEEP_STEPS_MAX);
     let (key, oldest) = (&pubkey[..], age_of(until));
     let addressee = Half::of_addressee(pubkey);
@@ -230,7 +258,10 @@ async fn erase_share(lease: &Lease, pubkey: &[u8; 32], until: u64) -> Result<boo
     )?;
     let until = signed(until);
     let forgotten = count(&lease.ask(FORGET, &[&key, &until, &most]).await?)?;
-    Ok(events.max(wraps).max(forgotten) < most as u64)
+    Ok(Share {
+        events: (events + wraps) as usize,
+        is_last: events.max(wraps).max(forgotten) < most as u64,
+    })
 }
 
 fn count(rows: &[tokio_postgres::Row]) -> Result<u64, StoreError> {

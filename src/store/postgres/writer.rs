@@ -14,7 +14,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::deliver::{Deliveries, Delivery};
+use super::decide::Removals;
+use super::deliver::{Answers, Deliveries, Delivery};
+use super::group::Committed;
 use super::queue::{Size, lock};
 use super::upkeep::Upkeep;
 use super::{Core, group};
@@ -77,9 +79,9 @@ impl Writer {
             let events: Vec<Arc<Event>> = jobs.iter().map(|job| job.event.clone()).collect();
             let started = Instant::now();
             match self.attempt(&events).await {
-                Ok(outcomes) => {
+                Ok(committed) => {
                     self.away = false;
-                    self.answer(jobs, outcomes, started).await;
+                    self.answer(jobs, committed, started).await;
                 }
                 Err(error) if error.kind() == StoreErrorKind::Corrupt && jobs.len() > 1 => {
                     let second = jobs.split_off(jobs.len() / 2);
@@ -106,12 +108,12 @@ impl Writer {
     }
 
     /// Tries a commit again while its failure may be a passing one.
-    async fn attempt(&self, events: &[Arc<Event>]) -> Result<Vec<Option<Outcome>>, StoreError> {
+    async fn attempt(&self, events: &[Arc<Event>]) -> Result<Committed, StoreError> {
         let started = Instant::now();
         let mut tries = 0;
         loop {
             let error = match group::commit(&self.core, events).await {
-                Ok(outcomes) => return Ok(outcomes),
+                Ok(committed) => return Ok(committed),
                 Err(error) => error,
             };
             tries += 1;
@@ -127,15 +129,18 @@ impl Writer {
         }
     }
 
-    async fn answer(&mut self, jobs: Vec<Job>, outcomes: Vec<Option<Outcome>>, started: Instant) {
-        let mut answers = Vec::with_capacity(jobs.len());
+    async fn answer(&mut self, jobs: Vec<Job>, committed: Committed, started: Instant) {
+        let mut answers = Answers {
+            removals: committed.removals,
+            ..Answers::default()
+        };
         let mut stored = 0;
-        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+        for (job, outcome) in jobs.into_iter().zip(committed.outcomes) {
             let Job { event, origin } = job;
             match outcome {
                 Some(outcome) => {
                     stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
-                    answers.push(Done {
+                    answers.done.push(Done {
                         origin,
                         event,
                         outcome,
@@ -144,8 +149,8 @@ impl Writer {
                 None => self.upkeep.vanish(Job { event, origin }),
             }
         }
-        let took = (stored > 0).then(|| (started.elapsed(), stored));
-        self.deliver(answers, took).await;
+        answers.took = (stored > 0).then(|| (started.elapsed(), stored));
+        self.deliver(answers).await;
     }
 
     async fn fail(&mut self, jobs: Vec<Job>, error: &StoreError) {
@@ -154,26 +159,23 @@ impl Writer {
             event: job.event,
             outcome: Outcome::Failed(error.clone()),
         };
-        self.deliver(jobs.into_iter().map(failed).collect(), None)
-            .await;
+        self.deliver(Answers {
+            done: jobs.into_iter().map(failed).collect(),
+            ..Answers::default()
+        })
+        .await;
     }
 
     /// What is to be done between groups.
     async fn turn(&mut self) {
-        let started = Instant::now();
         let answers = self.upkeep.turn(&self.core).await;
-        let stored = answers
-            .iter()
-            .filter(|done| matches!(done.outcome, Outcome::Stored { .. }))
-            .count();
-        let took = (stored > 0).then(|| (started.elapsed(), stored));
-        self.deliver(answers, took).await;
+        self.deliver(answers).await;
     }
 
-    async fn deliver(&self, answers: Vec<Done>, took: Option<(std::time::Duration, usize)>) {
-        if !answers.is_empty() {
+    async fn deliver(&self, answers: Answers) {
+        if !answers.done.is_empty() || answers.removals != Removals::default() {
             // The thread at the other end lives as long as we do.
-            let _ = self.deliveries.send(Delivery::Answers(answers, took)).await;
+            let _ = self.deliveries.send(Delivery::Answers(answers)).await;
         }
     }
 

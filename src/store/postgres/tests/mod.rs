@@ -157,7 +157,7 @@ impl TestStore for Running {
     fn sweep(&self, now: u64) {
         let core = self.store.shared.core.clone();
         let sweep = async move {
-            while upkeep::sweep(&core, now).await? {}
+            while upkeep::sweep(&core, now).await?.more {}
             Ok(())
         };
         wait(self.store.shared.questioner.run(sweep)).expect("sweeps");
