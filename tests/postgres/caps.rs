@@ -1,12 +1,13 @@
 //! The history gate on the real pool: what is full is shed, and logins find a connection.
 
 use crate::common::{Author, Client, id_of, now};
-use crate::{cluster, on};
+use crate::lists::log_in;
+use crate::{cluster, database, on};
 
 #[tokio::test]
 async fn reads_that_hold_the_pool_shed_the_others_and_leave_logins_alone() {
     let Some(cluster) = cluster() else { return };
-    let url = cluster.database();
+    let url = database(cluster);
     // A pool of five: four for history.
     let relay = on(&url).set("BUZZ_DB_READ_POOL_SIZE", 5).start();
     assert_eq!(
@@ -43,7 +44,7 @@ async fn reads_that_hold_the_pool_shed_the_others_and_leave_logins_alone() {
     let shed = "error: history reads are at their limit, retry shortly";
     assert_eq!(late.closed("late").await, shed);
     // A login asks another pool.
-    let (accepted, reason) = log_in(&mut late, &relay, &author).await;
+    let (_, accepted, reason) = log_in(relay.address, &author);
     assert!(accepted, "{reason}");
 
     client_db.batch_execute("COMMIT").await.expect("a commit");
@@ -55,23 +56,4 @@ async fn reads_that_hold_the_pool_shed_the_others_and_leave_logins_alone() {
         n == 0.0
     });
     connection.abort();
-}
-
-async fn log_in(
-    client: &mut Client,
-    relay: &crate::common::Relay,
-    author: &Author,
-) -> (bool, String) {
-    // The challenge of this client went by unread, so it asks on a connection that shows it.
-    let _ = client;
-    let mut raw = crate::common::Raw::upgraded(relay.address);
-    let challenge = raw.message()[1].as_str().expect("a challenge").to_owned();
-    let tags: [&[&str]; 2] = [
-        &["relay", "ws://localhost:3000"],
-        &["challenge", &challenge],
-    ];
-    let login = author.json(now(), 22_242, &tags, "");
-    raw.send(crate::common::raw::text(&format!("[\"AUTH\",{login}]")));
-    let answer = raw.message();
-    (answer[2] == true, answer[3].to_string())
 }

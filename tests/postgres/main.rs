@@ -20,7 +20,8 @@ use common::{Launch, Relay};
 
 /// The server of these tests; `None`, with a word, where there is none.
 fn cluster() -> Option<&'static Cluster> {
-    static WHY: LazyLock<Result<&'static Cluster, &'static str>> = LazyLock::new(Cluster::shared);
+    static WHY: LazyLock<Result<&'static Cluster, &'static str>> =
+        LazyLock::new(|| apart(Cluster::shared));
     match *WHY {
         Ok(cluster) => Some(cluster),
         Err(reason) => {
@@ -30,11 +31,22 @@ fn cluster() -> Option<&'static Cluster> {
     }
 }
 
+/// A database of a test's own.
+fn database(cluster: &'static Cluster) -> Secret {
+    apart(|| cluster.database())
+}
+
+/// Does what waits for a runtime of its own, away from the one that a test runs on.
+fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::spawn(work).join().expect("no panic")
+}
+
 /// A relay on a database, with pools that leave room for the other tests'.
 fn on(url: &Secret) -> Launch {
     Launch::new()
         .set("BUZZ_STORE", "postgres")
         .set("DATABASE_URL", url.expose())
+        .set("BUZZ_MAX_LIMIT", 1_000_000)
         .set("BUZZ_DB_POOL_SIZE", 4)
         .set("BUZZ_DB_READ_POOL_SIZE", 5)
 }

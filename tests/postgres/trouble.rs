@@ -6,7 +6,7 @@ use buzz_uring::secret::Secret;
 use buzz_uring::store::postgres::testing::Proxy;
 
 use crate::common::{Author, Client, get, now, raw, until};
-use crate::{cluster, on};
+use crate::{cluster, database, on};
 
 /// A URL with a password in it, by way of a proxy.
 fn by(
@@ -21,7 +21,7 @@ fn by(
 #[tokio::test]
 async fn a_start_waits_for_the_database_and_serves_nobody_until_then() {
     let Some(cluster) = cluster() else { return };
-    let url = cluster.database();
+    let url = database(cluster);
     let proxy = Proxy::to(cluster.port());
     proxy.close();
     let quiet = crate::common::quiet_address();
@@ -61,7 +61,7 @@ async fn a_start_waits_for_the_database_and_serves_nobody_until_then() {
 #[tokio::test]
 async fn a_start_gives_up_after_its_wait_and_says_why() {
     let Some(cluster) = cluster() else { return };
-    let url = cluster.database();
+    let url = database(cluster);
     let proxy = Proxy::to(cluster.port());
     proxy.close();
     let launch = on(&by(cluster, &proxy, &url)).set("BUZZ_DB_WAIT_MS", 300);
@@ -73,7 +73,7 @@ async fn a_start_gives_up_after_its_wait_and_says_why() {
 #[tokio::test]
 async fn a_pool_that_the_server_cannot_give_fails_the_start() {
     let Some(cluster) = cluster() else { return };
-    let launch = on(&cluster.database()).set("BUZZ_DB_READ_POOL_SIZE", 5_000);
+    let launch = on(&database(cluster)).set("BUZZ_DB_READ_POOL_SIZE", 5_000);
     launch
         .run()
         .expect(1, &["max_connections", "BUZZ_DB_READ_POOL_SIZE"]);
@@ -82,7 +82,7 @@ async fn a_pool_that_the_server_cannot_give_fails_the_start() {
 #[tokio::test]
 async fn while_the_database_is_away_every_client_is_told_and_afterwards_served() {
     let Some(cluster) = cluster() else { return };
-    let url = cluster.database();
+    let url = database(cluster);
     let proxy = Proxy::to(cluster.port());
     let relay = on(&by(cluster, &proxy, &url)).start();
     let author = Author::new(1);
@@ -123,7 +123,7 @@ async fn while_the_database_is_away_every_client_is_told_and_afterwards_served()
 #[tokio::test]
 async fn what_was_missed_while_the_database_was_away_is_told_later_and_once() {
     let Some(cluster) = cluster() else { return };
-    let url = cluster.database();
+    let url = database(cluster);
     let proxy = Proxy::to(cluster.port());
     let (cut, whole) = (on(&by(cluster, &proxy, &url)).start(), on(&url).start());
     let mut listener = Client::connect(cut.address).await;
@@ -158,7 +158,7 @@ async fn what_was_missed_while_the_database_was_away_is_told_later_and_once() {
 #[tokio::test]
 async fn a_drain_completes_what_is_on_its_way() {
     let Some(cluster) = cluster() else { return };
-    let url = cluster.database();
+    let url = database(cluster);
     let relay = on(&url).start();
     let mut client = Client::connect(relay.address).await;
     let event = Author::new(1).json::<&str>(now(), 1, &[], "");
