@@ -1,8 +1,13 @@
 //! What is published on one relay is live and stored on all.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use crate::common::{Author, Client, id_of, now};
+use tokio::task::JoinHandle;
+
+use crate::common::{Author, Client, LOOK, WAIT, id_of, now};
 use crate::{cluster, database, several};
 
 /// Events of a burst; an environment variable makes a soak of it.
@@ -11,17 +16,40 @@ fn burst() -> usize {
     asked.and_then(|asked| asked.parse().ok()).unwrap_or(2_000)
 }
 
-/// Reads live events until each of `ids` has come; none may come twice.
-async fn await_all(client: &mut Client, ids: &HashSet<String>) {
-    let mut seen = HashMap::new();
-    while seen.len() < ids.len() {
-        let message = client.message().await;
-        assert_eq!(message[0], "EVENT", "{message}");
-        let id = message[2]["id"].as_str().expect("an id").to_owned();
-        if ids.contains(&id) {
-            let before = seen.insert(id, message);
-            assert!(before.is_none(), "twice: {before:?}");
+/// A client that takes what comes, all the time, as fast as it can.
+struct Listener {
+    seen: Arc<Mutex<HashSet<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Subscribes to notes. `limit` is how many stored ones it asks for.
+    async fn start(relay: SocketAddr, limit: usize) -> Listener {
+        let mut client = Client::connect(relay).await;
+        let filter = format!("{{\"kinds\":[1],\"limit\":{limit}}}");
+        let stored = ids(&client.req("live", &filter).await);
+        let seen = Arc::new(Mutex::new(stored));
+        let all = seen.clone();
+        let task = tokio::spawn(async move {
+            while let Ok(text) = client.try_text().await {
+                let event = text.strip_prefix("[\"EVENT\",\"live\",").expect(&text);
+                let new = all.lock().unwrap().insert(id_of(event).to_owned());
+                assert!(new, "twice: {event}");
+            }
+        });
+        Listener { seen, task }
+    }
+
+    /// Waits until all of these have come, and nothing else has.
+    async fn await_all(&self, expected: &HashSet<String>) {
+        let end = Instant::now() + 10 * WAIT;
+        while self.seen.lock().unwrap().len() < expected.len() {
+            assert!(!self.task.is_finished(), "it has lost its connection");
+            assert!(Instant::now() < end, "some never came");
+            tokio::time::sleep(LOOK).await;
         }
+        assert!(*self.seen.lock().unwrap() == *expected);
+        assert!(!self.task.is_finished(), "it has lost its connection");
     }
 }
 
@@ -71,18 +99,13 @@ async fn stored(client: &mut Client) -> HashSet<String> {
     found
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn what_one_takes_all_have_and_tell() {
     let Some(cluster) = cluster() else { return };
     let relays = several(&database(cluster), 3);
     let mut listeners = Vec::new();
     for relay in &relays {
-        let mut client = Client::connect(relay.address).await;
-        assert_eq!(
-            client.req("live", "{\"kinds\":[1],\"limit\":0}").await,
-            [""; 0]
-        );
-        listeners.push(client);
+        listeners.push(Listener::start(relay.address, 0).await);
     }
     let mut all = HashSet::new();
     for (number, relay) in relays.iter().enumerate() {
@@ -91,14 +114,14 @@ async fn what_one_takes_all_have_and_tell() {
         let client = Client::connect(relay.address).await;
         assert_eq!(publish(client, events).await.len(), 50);
     }
-    for client in &mut listeners {
-        await_all(client, &all).await;
-        assert_eq!(ids(&client.fetch("{\"kinds\":[1]}").await), all);
-        client.expect_silence().await;
+    for (listener, relay) in listeners.iter().zip(&relays) {
+        listener.await_all(&all).await;
+        let mut client = Client::connect(relay.address).await;
+        assert_eq!(stored(&mut client).await, all);
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn history_meets_what_others_publish_meanwhile() {
     let Some(cluster) = cluster() else { return };
     let relays = several(&database(cluster), 2);
@@ -107,23 +130,17 @@ async fn history_meets_what_others_publish_meanwhile() {
     let writer = Client::connect(relays[0].address).await;
     let publishing = tokio::spawn(publish(writer, events));
     // Each comes in the middle of the burst, and gets each event once: stored or live.
-    let mut readers = Vec::new();
+    let mut listeners = Vec::new();
     for n in 0..10 {
-        let mut client = Client::connect(relays[n % 2].address).await;
-        let filter = "{\"kinds\":[1],\"limit\":1000000}";
-        let early = ids(&client.req("both", filter).await);
-        readers.push((client, early));
+        listeners.push(Listener::start(relays[n % 2].address, 1_000_000).await);
     }
-    assert_eq!(publishing.await.unwrap().len(), all.len());
-    for (mut client, early) in readers {
-        let late: HashSet<String> = all.difference(&early).cloned().collect();
-        assert!(early.is_subset(&all));
-        await_all(&mut client, &late).await;
-        client.expect_silence().await;
+    assert_eq!(publishing.await.unwrap(), all);
+    for listener in listeners {
+        listener.await_all(&all).await;
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn ephemeral_events_reach_every_relay_and_are_not_kept() {
     let Some(cluster) = cluster() else { return };
     let relays = several(&database(cluster), 2);
@@ -145,8 +162,7 @@ async fn ephemeral_events_reach_every_relay_and_are_not_kept() {
 async fn a_relay_that_is_killed_takes_nothing_acknowledged_with_it() {
     let Some(cluster) = cluster() else { return };
     let mut relays = several(&database(cluster), 3);
-    let mut listener = Client::connect(relays[2].address).await;
-    listener.req("live", "{\"kinds\":[1],\"limit\":0}").await;
+    let listener = Listener::start(relays[2].address, 0).await;
     let mut tasks = Vec::new();
     for n in 0..2 {
         let client = Client::connect(relays[n].address).await;
@@ -165,11 +181,10 @@ async fn a_relay_that_is_killed_takes_nothing_acknowledged_with_it() {
     let mut reader = Client::connect(relays[1].address).await;
     let kept = stored(&mut reader).await;
     assert!(acknowledged.is_subset(&kept));
-    await_all(&mut listener, &kept).await;
-    listener.expect_silence().await;
+    listener.await_all(&kept).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_event_on_two_relays_is_stored_once() {
     let Some(cluster) = cluster() else { return };
     let relays = several(&database(cluster), 2);
