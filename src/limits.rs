@@ -479,6 +479,9 @@ pub const DB_RUNS_MAX: usize = 1_024;
 pub const DB_READ_ENTRIES_MAX: usize = 16_384;
 /// Index entries that one statement of a count looks at.
 pub const DB_COUNT_ENTRIES_MAX: usize = 65_536;
+/// Index entries that the first statement of a read looks at where it merges many runs: the newest of
+/// many come from a few of them, as a rule.
+pub const DB_READ_ENTRIES_FIRST: usize = 1_024;
 /// Entries of each run that the first statement of a read takes, at least.
 pub const DB_RUN_ENTRIES_MIN: usize = 4;
 /// Time after which a read gives its permit and its connection back and asks for others.

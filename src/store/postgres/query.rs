@@ -20,7 +20,8 @@ use super::plan::{Place, Plan, Runs};
 use super::pool::{Lease, Param};
 use super::texts::{COUNT, READ, Texts};
 use crate::limits::{
-    DB_COUNT_ENTRIES_MAX, DB_READ_ENTRIES_MAX, DB_READ_TIME, DB_RUN_ENTRIES_MIN, READ_BYTES_MAX,
+    DB_COUNT_ENTRIES_MAX, DB_READ_ENTRIES_FIRST, DB_READ_ENTRIES_MAX, DB_READ_TIME,
+    DB_RUN_ENTRIES_MIN, READ_BYTES_MAX,
 };
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
@@ -432,8 +433,10 @@ impl Scan {
         let first = match (runs, open) {
             (1, false) => wanted,
             (1, true) => 2 * wanted,
-            // The newest of many runs come from a few of them, as a rule.
-            _ => (2 * wanted).div_ceil(runs).max(DB_RUN_ENTRIES_MIN),
+            _ => {
+                let enough = DB_READ_ENTRIES_FIRST.max(2 * wanted);
+                enough.div_ceil(runs).max(DB_RUN_ENTRIES_MIN)
+            }
         };
         let grown = first.saturating_mul(4usize.saturating_pow(self.grown));
         let enough = if open { most } else { wanted };

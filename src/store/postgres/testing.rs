@@ -153,6 +153,12 @@ impl Cluster {
         self.port
     }
 
+    /// What the server has logged.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.dir.join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
     /// A new database, and its URL.
     ///
     /// # Panics
