@@ -328,6 +328,12 @@ pub const COMMIT_EVENTS_MAX: usize = 1_024;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Index entries of one commit, so that events full of tags cannot stretch it.
 pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
+/// Index entries of the events that one deletion request may name.
+pub const DELETION_INDEX_ENTRIES_MAX: usize = 2 * COMMIT_INDEX_ENTRIES_MAX;
+/// Bytes of the JSON of those events.
+pub const DELETION_BYTES_MAX: usize = 16 * COMMIT_BYTES_MAX;
+/// Tags of a deletion request that cannot name more than that, whatever they name.
+pub const DELETION_TAGS_UNCHECKED_MAX: usize = 4;
 /// Events that wait for the writer, the commit under way included.
 pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
 /// Bytes of event JSON that wait for the writer, the commit under way included.
@@ -349,6 +355,9 @@ pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
 pub const HINT_ENTRIES_MAX: u32 = 64;
 
 const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
+const _: () = assert!(DELETION_TAGS_UNCHECKED_MAX * FRAME_BYTES_MAX <= DELETION_BYTES_MAX);
+const _: () =
+    assert!(DELETION_TAGS_UNCHECKED_MAX * (EVENT_TAGS_MAX + 6) <= DELETION_INDEX_ENTRIES_MAX);
 const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
 
 /// Time that a shard has to accept connections after its thread was started.

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use super::super::apply::{Group, Scratch};
 use super::super::upkeep::expire;
 use super::*;
-use crate::limits::UPKEEP_STEPS_MAX;
+use crate::limits::{
+    COMMIT_INDEX_ENTRIES_MAX, DELETION_INDEX_ENTRIES_MAX, EVENT_TAGS_MAX, UPKEEP_STEPS_MAX,
+};
 use crate::nostr::hll::Hll;
 use crate::nostr::kind::{DELETION, GIFT_WRAP, VANISH};
 use crate::nostr::message::EoseHint;
@@ -350,6 +352,66 @@ fn one_group_may_hold_an_event_and_its_deletion() {
     let words: Vec<&str> = outcomes.iter().map(word).collect();
     assert_eq!(words, ["stored", "stored", "refused", "stored"]);
     assert_eq!(audit(&running.store).len(), 2);
+}
+
+/// An event with as many index entries as one may have.
+fn wide(number: u64, created_at: u64, kind: u16) -> Event {
+    let values: Vec<String> = (0..EVENT_TAGS_MAX).map(|n| n.to_string()).collect();
+    let tags: Vec<[&str; 2]> = values.iter().map(|value| ["t", value]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    event(id(number), [1; 32], created_at, kind, &tags, "")
+}
+
+#[test]
+fn a_commit_removes_little_more_than_its_share() {
+    let dir = folder();
+    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let kinds = 10_000..10_020;
+    let old = kinds.clone().map(|kind| wide(kind.into(), 1, kind));
+    let new: Vec<Event> = kinds
+        .map(|kind| event(id(u64::from(kind) + 100), [1; 32], 2, kind, &[], ""))
+        .collect();
+    let running = Running::start(store);
+    running.put(&old.collect::<Vec<_>>());
+    running.commits.try_iter().for_each(drop);
+    // Their own entries fit one group, those of what they replace do not.
+    running.put(&new);
+    let per_commit = COMMIT_INDEX_ENTRIES_MAX.div_ceil(EVENT_TAGS_MAX + 6);
+    let commits: Vec<usize> = running.commits.try_iter().collect();
+    assert!(
+        commits.iter().all(|events| *events <= per_commit),
+        "{commits:?}"
+    );
+    assert_eq!(commits.iter().sum::<usize>(), new.len());
+    assert_eq!(audit(&running.store).into_values().collect::<Vec<_>>(), new);
+}
+
+#[test]
+fn a_request_that_names_too_much_is_refused_as_a_whole() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let fits = (DELETION_INDEX_ENTRIES_MAX / (EVENT_TAGS_MAX + 6)) as u64;
+    let past: Vec<Event> = (0..=fits).map(|n| wide(n, n, 1)).collect();
+    past.iter().for_each(|event| drop(running.put_one(event)));
+    let names: Vec<String> = past
+        .iter()
+        .map(|event| const_hex::encode(event.id()))
+        .collect();
+    let tags: Vec<[&str; 2]> = names.iter().map(|name| ["e", name]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    assert_eq!(
+        word(&running.put_one(&request(900, [1; 32], 99, &tags))),
+        "refused"
+    );
+    assert_eq!(audit(&running.store).len(), past.len());
+    let parts = request(901, [1; 32], 99, &tags[1..]);
+    assert_eq!(word(&running.put_one(&parts)), "stored");
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [past[0].clone(), parts.clone()]);
+    let last = request(902, [1; 32], 99, &tags);
+    assert_eq!(word(&running.put_one(&last)), "stored");
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [parts, last]);
 }
 
 #[test]
