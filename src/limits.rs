@@ -132,11 +132,14 @@ pub const SLICE_ENTRIES_MAX: u32 = 4_096;
 pub const READ_BYTES_MAX: usize = 1 << 20;
 /// Time that a read may hold its shard.
 pub const SLICE_TIME: Duration = Duration::from_millis(1);
-/// A slice that took this long has met pages that were not in memory: its question goes on on a
-/// reader thread. Twice what it may take, since the clock is looked at between entries only.
+/// A slice that took this long is looked into: if it met pages that were not in memory, its question
+/// goes on on a reader thread. Twice what it may take, since the clock is looked at between entries
+/// only.
 pub const SLICE_TIME_COLD: Duration = Duration::from_millis(2);
 /// Threads for questions that would hold their shard. They wait for the disk, not for a core.
 pub const READER_THREADS: usize = 4;
+/// How much the scheduler prefers a shard to them, in steps of `nice`.
+pub const READER_NICE: i32 = 10;
 /// Time that a question may keep a reader thread while others wait for one.
 pub const READER_TURN: Duration = Duration::from_millis(20);
 /// A connection with more than this queued gets no further rows of history until it has taken some.
@@ -162,6 +165,8 @@ pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
 pub const OUTBOX_TOTAL_SLACK_DIVISOR: usize = 64;
 /// Items that wait for one shard; then whoever sends them waits.
 pub const MAILBOX_ITEMS_MAX: usize = 65_536;
+/// Time after which a shard looks again whether another one's mailbox has room.
+pub const MAILBOX_PAUSE: Duration = Duration::from_millis(2);
 /// Connections that a shard may have more than the least loaded one before it hands some over.
 pub const IMBALANCE_MAX: usize = 16;
 /// Sockets of one shard that have not been upgraded; further ones wait to be accepted.

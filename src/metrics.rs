@@ -14,7 +14,8 @@ pub mod series;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, QueryKind, RateKind, RemovalReason, ShedReason, UpgradeRefusal,
+    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
+    UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
 
@@ -85,6 +86,8 @@ pub struct ShardMetrics {
     pub subscriptions_active: Gauge,
     /// EVENT messages.
     pub events_received: ByLabel<EventOutcome, Counter>,
+    /// Other messages turned away.
+    pub messages_refused: ByLabel<MessageRefusal, Counter>,
     /// Messages above a rate.
     pub rate_limited: ByLabel<RateKind, Counter>,
     /// Live events queued.
@@ -124,6 +127,7 @@ impl ShardMetrics {
             upgrades_refused: ByLabel::counters(&series::UPGRADES_REFUSED, &[]),
             subscriptions_active: series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
             events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
+            messages_refused: ByLabel::counters(&series::MESSAGES_REFUSED, &[]),
             rate_limited: ByLabel::counters(&series::RATE_LIMITED, &[]),
             events_delivered: series::EVENTS_DELIVERED.counter(&[]),
             reader_turns: series::READER_TURNS.counter(&[]),

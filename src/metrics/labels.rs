@@ -206,6 +206,19 @@ labels! {
         /// Its address has opened as many lately as it may (429).
         AddressRate => "address_rate",
     }
+    /// Why a message that is no EVENT or AUTH was turned away.
+    MessageRefusal("reason") {
+        /// It cannot be read, or is above a bound on its form.
+        Malformed => "malformed",
+        /// A login comes first.
+        AuthRequired => "auth_required",
+        /// The connection's filters have as many values as they may.
+        FilterValues => "filter_values",
+        /// The connection has as many subscriptions as it may.
+        Subscriptions => "subscriptions",
+        /// As many reads of the connection wait as may.
+        Reads => "reads",
+    }
     /// Which of its rates a connection is above.
     RateKind("what") {
         /// Messages.

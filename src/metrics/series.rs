@@ -4,7 +4,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
     AcceptError, AuthMethod, AuthOutcome, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, QueryKind, RateKind, RemovalReason, ShedReason, UpgradeRefusal,
+    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
+    UpgradeRefusal,
 };
 
 /// One series, or one family of them by label.
@@ -154,6 +155,8 @@ table! {
         "EVENT messages by what became of them";
     RATE_LIMITED = Counter "buzz_rate_limited_total" [closed::<RateKind>()]
         "Messages answered rate-limited, by which rate they were above";
+    MESSAGES_REFUSED = Counter "buzz_messages_refused_total" [closed::<MessageRefusal>()]
+        "Messages turned away that were no EVENT or AUTH, by reason";
     EVENTS_DELIVERED = Counter "buzz_events_delivered_total" []
         "Live events queued to subscribers";
     EVENTS_DROPPED = Counter "buzz_events_dropped_total" [closed::<DropReason>()]

@@ -67,8 +67,10 @@ pub struct Common {
     pub(super) load: Box<[Padded]>,
     /// Bytes that wait to be written on each shard, to within a step.
     pub(super) queued: Box<[Padded]>,
-    /// Bytes that wait for the largest connection of each shard, as of its last sweep.
+    /// Bytes that wait for the largest connection of each shard, to within a step.
     pub(super) largest: Box<[Padded]>,
+    /// Which shard searches for the largest of all; see [`backlog`](super::backlog).
+    pub(super) relief: Padded,
     /// When each shard last swept, in milliseconds since `born`.
     beats: Box<[Padded]>,
     born: Instant,
@@ -104,11 +106,12 @@ impl Common {
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
             mail: (0..shards)
-                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
+                .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
             queued: (0..shards).map(|_| Padded::default()).collect(),
             largest: (0..shards).map(|_| Padded::default()).collect(),
+            relief: Padded::default(),
             beats: (0..shards).map(|_| Padded::default()).collect(),
             born: Instant::now(),
             open: AtomicUsize::new(0),

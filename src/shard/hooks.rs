@@ -11,6 +11,8 @@
 //! | `access_ms=N` | a pause before the access checks of a login, once it has its permit |
 //! | `start_ms=N` | a pause before anything is opened |
 //! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
+//! | `mailbox_items=N` | items that wait for a shard, at most; read at start |
+//! | `echo=1` | no challenge is sent, and every message comes back as it is: for suites of WebSocket cases |
 //! | `panic_on=TEXT` | a message that contains the text panics |
 //! | `block_on=TEXT` | a message that contains the text blocks its shard for ever |
 //! | `panic_refresh=STEP` | that step of each refresh of the limits panics: `provider`, a gate's label, or `1` for all |
@@ -92,10 +94,49 @@ pub fn stall() {
     }
 }
 
+/// Whether slices of reads block now.
+#[cfg(feature = "hooks")]
+pub fn stalls() -> bool {
+    setting("scan_ms").is_some()
+}
+
+/// Without the feature none does.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn stalls() -> bool {
+    false
+}
+
 /// Without the feature nothing blocks.
 #[cfg(not(feature = "hooks"))]
 #[inline]
 pub fn stall() {}
+
+/// The bound of a mailbox, if the hooks file sets one.
+#[cfg(feature = "hooks")]
+pub fn mailbox_items() -> Option<usize> {
+    setting("mailbox_items")?.parse().ok()
+}
+
+/// Without the feature it is the product's.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn mailbox_items() -> Option<usize> {
+    None
+}
+
+/// Whether messages are to come back as they are.
+#[cfg(feature = "hooks")]
+pub fn echoes() -> bool {
+    setting("echo").is_some_and(|wanted| wanted == "1")
+}
+
+/// Without the feature they are read.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn echoes() -> bool {
+    false
+}
 
 /// Panics if the hooks file asks for it, on behalf of a step of the refresh of the limits.
 #[cfg(feature = "hooks")]

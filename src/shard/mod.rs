@@ -82,6 +82,7 @@ use admission::Admission;
 use common::Padded;
 use conn::{Conn, Signal};
 use outbox::Batch;
+use readers::Faults;
 use runtime::{Driver, Listener, Socket, Turns};
 
 pub use common::{Common, Mail};
@@ -98,6 +99,8 @@ pub struct Shard {
     pub metrics: ShardMetrics,
     /// Its view of the store.
     pub reader: Reader,
+    /// How often it waited for pages of the store.
+    pub faults: Faults,
     /// Its way to the history gate.
     pub history: Admission,
     /// Its way to the auth gate.
@@ -126,6 +129,7 @@ pub struct Shard {
     /// Bytes that wait to be written; see [`backlog`].
     queued: Cell<usize>,
     queued_published: Cell<usize>,
+    largest_published: Cell<usize>,
     queued_step: usize,
     relief: Signal,
 }
@@ -190,6 +194,7 @@ impl Shard {
             id,
             metrics: ShardMetrics::new(id),
             reader: common.store.reader(),
+            faults: Faults::default(),
             history: Admission::new(&common.gates, GateName::HistoryReads, id),
             auth: Admission::new(&common.gates, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
@@ -215,6 +220,7 @@ impl Shard {
             unupgraded: Cell::new(0),
             queued: Cell::new(0),
             queued_published: Cell::new(0),
+            largest_published: Cell::new(0),
             queued_step: backlog::step(&config.outbox, config.shards),
             relief: Signal::default(),
             config,

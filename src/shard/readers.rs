@@ -4,10 +4,15 @@
 //! that is not in memory blocks whoever touches it, and a shard that is blocked serves nobody. So a
 //! question whose slice took far longer than it may goes on here, from where it stood.
 //!
+//! A slice may also have been long because the core went to somebody else. That is no reason to move:
+//! it would only run beside its shard, on the same core. So [`Faults`] asks the kernel whether the
+//! thread had to wait for pages. And these threads step back for the shards where both want a core.
+//!
 //! A question comes back after each turn of [`READER_TURN`], so that its shard can see whether
 //! anybody still waits for it, and so that more questions than threads share them fairly. Its permit
 //! stays with it: the history gate bounds how many are here at one time, and the queue with them.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +20,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use tokio::sync::oneshot;
 
-use crate::limits::{READER_THREADS, READER_TURN};
+use crate::limits::{READER_NICE, READER_THREADS, READER_TURN};
 use crate::nostr::filter::Filter;
 use crate::shard::hooks;
 use crate::store::StoreError;
@@ -47,6 +52,25 @@ impl Question {
             Question::Count(count) => count.slice(reader, budget),
         }
     }
+}
+
+/// How often a thread had to wait for a page to be read from disk.
+#[derive(Debug, Default)]
+pub struct Faults(Cell<u64>);
+
+impl Faults {
+    /// Whether the calling thread waited for pages since the last call. Takes some 20 µs.
+    pub fn have_grown(&self) -> bool {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+        // Who cannot know stays on the safe side.
+        major_faults(&stat).is_none_or(|major| self.0.replace(major) < major)
+    }
+}
+
+/// `majflt` of proc_pid_stat(5): the tenth field after the name, which may hold anything.
+fn major_faults(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(9)?.parse().ok()
 }
 
 /// Events in their order.
@@ -111,7 +135,11 @@ impl Readers {
         for number in 0..READER_THREADS.min(questions_max) {
             let (reader, jobs) = (reader.clone(), jobs.clone());
             let thread = std::thread::Builder::new().name(format!("reader-{number}"));
-            if let Err(error) = thread.spawn(move || read(&reader, &jobs)) {
+            let life = move || {
+                step_back();
+                read(&reader, &jobs);
+            };
+            if let Err(error) = thread.spawn(life) {
                 tracing::warn!(%error, "a reader thread cannot be started");
             }
         }
@@ -143,6 +171,14 @@ impl Readers {
                 Err(Some(job.question))
             }
         }
+    }
+}
+
+/// Lets shards have the core first.
+fn step_back() {
+    let this = Some(rustix::thread::gettid());
+    if let Err(error) = rustix::process::setpriority_process(this, READER_NICE) {
+        tracing::warn!(%error, "a reader thread keeps its priority");
     }
 }
 
@@ -270,6 +306,22 @@ mod tests {
         assert_eq!(done, Ok(Progress::Done));
         assert_eq!(given.len(), 100);
         assert_eq!(given, whole);
+    }
+
+    #[test]
+    fn who_only_computes_has_waited_for_no_page() {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let before = major_faults(&stat).unwrap();
+        assert!(!Faults(Cell::new(before)).have_grown());
+        assert!(before == 0 || Faults(Cell::new(before - 1)).have_grown());
+    }
+
+    #[test]
+    fn the_name_of_a_thread_may_hold_anything() {
+        let stat = "7 (a) R 1 (b) S 1 2 3 4 5 6 7 8 9 10 11";
+        assert_eq!(major_faults(stat), Some(9));
+        assert_eq!(major_faults("7 (a) S 1"), None);
+        assert_eq!(major_faults(""), None);
     }
 
     #[tokio::test]

@@ -26,10 +26,7 @@ fn a_flood_of_random_frames_harms_nobody() {
     let frames = std::env::var("BUZZ_TEST_FRAMES").map_or(FRAMES_DEFAULT, |text| {
         text.parse().expect("BUZZ_TEST_FRAMES is a number")
     });
-    let relay = Launch::new()
-        .set("BUZZ_MAX_FRAME_BYTES", 65_536)
-        .set("BUZZ_LOG", "warn")
-        .start();
+    let relay = Launch::new().set("BUZZ_MAX_FRAME_BYTES", 65_536).start();
     let seeds = ["message", "codec"].map(seeds);
     let address = relay.address;
     let mut neighbours: Vec<Raw> = (0..4).map(|_| Raw::upgraded(address)).collect();
@@ -50,7 +47,7 @@ fn a_flood_of_random_frames_harms_nobody() {
             for neighbour in &mut neighbours {
                 let asked = Instant::now();
                 neighbour.send(raw::text("[\"REQ\",\"n\",{\"limit\":1}]"));
-                assert_eq!(neighbour.frame().text(), "[\"EOSE\",\"n\"]");
+                assert_eq!(neighbour.message()[0], "EOSE");
                 longest = longest.max(asked.elapsed());
             }
             assert!(longest < NEIGHBOUR_WAIT, "a neighbour waited {longest:?}");
