@@ -16,7 +16,7 @@ use crate::metrics::{ByLabel, RemovalReason};
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
-use crate::shard::hooks;
+use crate::shard::hooks::{self, Hook};
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
@@ -186,6 +186,7 @@ pub struct Fanout {
 
 impl CommitSink for Fanout {
     fn committed(&mut self, done: &mut Vec<Done>) {
+        hooks::block(Hook::Delivery);
         for done in done.drain(..) {
             if let Outcome::Stored { seq } = done.outcome {
                 for batch in &mut self.batches {

@@ -20,13 +20,6 @@ use crate::store::{Done, Job, Origin};
 impl Shard {
     /// Matches an event against the shard's subscriptions and queues it for those it fits.
     pub(super) fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
-        if self.has_expired(&event) {
-            self.metrics
-                .events_dropped
-                .of(DropReason::Expired)
-                .increment(1);
-            return;
-        }
         let mut matched = self.matched.take();
         let delivered = catch_unwind(AssertUnwindSafe(|| {
             self.subscriptions

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `history_ms=N` | a pause before each read of history, once it has its permit |
 //! | `scan_ms=N` | a slice of a read blocks its thread, as pages do that are not in memory |
+//! | `deliver_ms=N` | the store's writer pauses between a commit and what it tells of it |
 //! | `access_ms=N` | a pause before the access checks of a login, once it has its permit |
 //! | `start_ms=N` | a pause before anything is opened |
 //! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
@@ -23,6 +24,8 @@ use std::time::Duration;
 pub enum Hook {
     /// Before each read of history.
     History,
+    /// Between a commit and its delivery.
+    Delivery,
     /// Before the access checks of a login.
     Access,
     /// Before anything is opened.
@@ -36,6 +39,7 @@ pub enum Hook {
 pub fn delay(hook: Hook) -> Option<Duration> {
     let name = match hook {
         Hook::History => "history_ms",
+        Hook::Delivery => "deliver_ms",
         Hook::Access => "access_ms",
         Hook::Start => "start_ms",
         Hook::Rebuild => "rebuild_ms",
@@ -66,6 +70,21 @@ pub async fn pause(hook: Hook) {
 #[cfg(not(feature = "hooks"))]
 #[inline]
 pub async fn pause(_hook: Hook) {}
+
+/// Blocks the thread for as long as the hooks file asks for. It looks again as [`pause`] does.
+#[cfg(feature = "hooks")]
+pub fn block(hook: Hook) {
+    const LOOK: Duration = Duration::from_millis(25);
+    let start = std::time::Instant::now();
+    while let Some(left) = delay(hook).and_then(|delay| delay.checked_sub(start.elapsed())) {
+        std::thread::sleep(left.min(LOOK));
+    }
+}
+
+/// Without the feature nothing blocks.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn block(_hook: Hook) {}
 
 /// Blocks the thread for as long as the hooks file asks for, on behalf of a slice of a read.
 #[cfg(feature = "hooks")]
