@@ -362,3 +362,21 @@ pub const DRAIN_ANSWER_WAIT: Duration = Duration::from_millis(250);
 const _: () =
     assert!(CLOSE_WRITE.as_millis() + SWEEP_INTERVAL.as_millis() < DRAIN_FLUSH_MS_MAX as u128);
 const _: () = assert!(CLOSE_LINGER.as_millis() <= CLOSE_ANSWER_MS_MAX as u128);
+
+// Import and export.
+
+/// Bytes that an import reads at once; the lines in them are checked by one thread.
+pub const IMPORT_READ_BYTES: usize = 64 << 10;
+/// Pieces of an import's input that are read and not yet taken, for each core.
+pub const IMPORT_PIECES_PER_CORE: usize = 8;
+/// Lines of an import between the first that is undecided and the last that was taken in; the piece
+/// under way may pass it.
+pub const IMPORT_WINDOW_LINES: usize = 65_536;
+/// Time between two looks of an import at its answers, while no input comes.
+pub const IMPORT_TICK: Duration = Duration::from_millis(50);
+/// Time without input after which an import that goes through a relay shows that it lives.
+pub const IMPORT_QUIET: Duration = Duration::from_secs(10);
+/// Refused lines of an import that are told with their reasons; more are counted.
+pub const REFUSED_LINES_TOLD_MAX: u64 = 1_000;
+/// Draws of a progress bar in a second.
+pub const PROGRESS_DRAWS_PER_SECOND_MAX: u8 = 5;
