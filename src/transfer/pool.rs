@@ -341,6 +341,7 @@ mod tests {
 
     #[test]
     fn a_taker_that_goes_ends_the_threads() {
+        #[expect(dead_code, reason = "it is counted")]
         struct Endless(Arc<()>);
         impl Read for Endless {
             fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
