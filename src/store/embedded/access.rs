@@ -11,6 +11,8 @@ use super::deletion::Gone;
 use super::reader::{Found, Reader};
 use super::{Embedded, deletion, layout, store_error};
 use crate::nostr::event::Event;
+use crate::nostr::kind;
+use crate::nostr::reason::{Prefix, Reason};
 use crate::store::StoreError;
 
 /// What the lists say of a key.
@@ -85,6 +87,15 @@ pub struct Screen {
     pub found: Option<Found>,
     /// The event is not stored and was taken back.
     pub gone: Option<Gone>,
+}
+
+impl Screen {
+    /// Why the ban list keeps an event out. A request to vanish is followed whatever its author's
+    /// status (NIP-62).
+    pub fn ban(&self, event: &Event) -> Option<Reason> {
+        let is_barred = self.banned && event.kind() != kind::VANISH;
+        is_barred.then(|| Reason::fixed(Prefix::Blocked, "the author is banned"))
+    }
 }
 
 impl Reader {

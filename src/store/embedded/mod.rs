@@ -1,7 +1,8 @@
 //! The embedded store: one LMDB environment, one writer thread, readers on every shard.
 //!
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
-//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
+//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices, `export`
+//! gives everything that is wanted.
 //! `deletion`, `expiry` and `vanish` take events away, the latter two in the writer's `upkeep`.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
@@ -21,6 +22,7 @@ mod access;
 mod apply;
 mod deletion;
 mod expiry;
+mod export;
 mod layout;
 mod lock;
 mod merge;
@@ -39,6 +41,7 @@ mod tests;
 
 pub use access::{Access, List, Screen};
 pub use deletion::Gone;
+pub use export::Export;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
 
