@@ -16,6 +16,7 @@ pub mod command;
 pub mod logs;
 pub mod notify;
 pub mod pages;
+pub mod reach;
 pub mod refresh;
 pub mod remembered;
 pub mod signals;
