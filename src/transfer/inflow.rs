@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use atomic_waker::AtomicWaker;
 
 use crate::store::{CommitSink, Done};
+use crate::transfer::report::Counts;
 use crate::transfer::window::Verdict;
 
 /// Answers by the number under which their events were handed in.
@@ -41,6 +42,7 @@ struct State {
     unanswered: usize,
     bytes: usize,
     untaken: Verdicts,
+    counts: Counts,
     end: Option<String>,
     stopped: Option<&'static str>,
 }
@@ -108,6 +110,9 @@ impl Inflow {
         let mut state = self.lock();
         state.unanswered -= answers.len();
         state.bytes -= bytes;
+        answers
+            .iter()
+            .for_each(|(_, verdict)| state.counts.add(verdict));
         state.untaken.append(answers);
         drop(state);
         self.changed.notify_all();
@@ -170,6 +175,11 @@ impl Inflow {
             state = self.wait(state, left);
         }
         true
+    }
+
+    /// What was answered so far.
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
     }
 
     /// Nothing more will be answered; the last word for the taker.

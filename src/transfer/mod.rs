@@ -14,6 +14,7 @@
 //! | [`import`] | lines to an intake, and what is said of them |
 //! | [`export`] | an outlet to lines |
 //! | [`report`] | counts, refused lines, progress |
+//! | [`running`] | the transfers of a running relay: how many, and their end |
 //! | [`wire`] | how a relay and a command speak of it |
 
 pub mod check;
@@ -24,5 +25,6 @@ pub mod lines;
 pub mod policy;
 pub mod pool;
 pub mod report;
+pub mod running;
 pub mod window;
 pub mod wire;

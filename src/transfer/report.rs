@@ -28,29 +28,22 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts a verdict.
+    pub fn add(&mut self, verdict: &Verdict) {
+        *match verdict {
+            Verdict::Accepted => &mut self.accepted,
+            Verdict::Duplicate => &mut self.duplicate,
+            Verdict::Superseded => &mut self.superseded,
+            Verdict::Refused(_) => &mut self.refused,
+            Verdict::Failed(_) => &mut self.failed,
+        } += 1;
+    }
+
     /// Counts a verdict. Returns what is to be told of the line: nothing of most.
     pub fn count(&mut self, line: u64, verdict: &Verdict) -> Option<String> {
-        let why = match verdict {
-            Verdict::Accepted => {
-                self.accepted += 1;
-                return None;
-            }
-            Verdict::Duplicate => {
-                self.duplicate += 1;
-                return None;
-            }
-            Verdict::Superseded => {
-                self.superseded += 1;
-                return None;
-            }
-            Verdict::Refused(why) => {
-                self.refused += 1;
-                why
-            }
-            Verdict::Failed(why) => {
-                self.failed += 1;
-                why
-            }
+        self.add(verdict);
+        let (Verdict::Refused(why) | Verdict::Failed(why)) = verdict else {
+            return None;
         };
         match (self.refused + self.failed).checked_sub(REFUSED_LINES_TOLD_MAX) {
             None | Some(0) => Some(format!("line {line}: {why}")),
