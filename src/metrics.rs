@@ -14,7 +14,7 @@ pub mod series;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, ImportOutcome, Label, QueryKind, ShedReason, TransferKind,
+    EventOutcome, GateName, ImportOutcome, Label, QueryKind, RateKind, ShedReason, TransferKind,
     UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
@@ -72,6 +72,8 @@ pub struct ShardMetrics {
     pub authenticated_active: Gauge,
     /// Clients disconnected because they read too slowly.
     pub backpressure_disconnects: Counter,
+    /// Bytes that wait to be written on this shard.
+    pub queued_bytes: Gauge,
     /// Connections that ended.
     pub closes: ByLabel<CloseReason, Counter>,
     /// Panics caught.
@@ -84,8 +86,12 @@ pub struct ShardMetrics {
     pub subscriptions_active: Gauge,
     /// EVENT messages.
     pub events_received: ByLabel<EventOutcome, Counter>,
+    /// Messages above a rate.
+    pub rate_limited: ByLabel<RateKind, Counter>,
     /// Live events queued.
     pub events_delivered: Counter,
+    /// Turns of reader threads.
+    pub reader_turns: Counter,
     /// Live events not sent.
     pub events_dropped: ByLabel<DropReason, Counter>,
     /// Questions to the store.
@@ -112,13 +118,16 @@ impl ShardMetrics {
             connections: series::CONNECTIONS.counter(&own),
             authenticated_active: series::AUTHENTICATED_ACTIVE.gauge(&[]),
             backpressure_disconnects: series::BACKPRESSURE_DISCONNECTS.counter(&[]),
+            queued_bytes: series::QUEUED_BYTES.gauge(&own),
             closes: ByLabel::counters(&series::CLOSES, &[]),
             panics: series::PANICS.counter(&[]),
             accept_errors: ByLabel::counters(&series::ACCEPT_ERRORS, &[]),
             upgrades_refused: ByLabel::counters(&series::UPGRADES_REFUSED, &[]),
             subscriptions_active: series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
             events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
+            rate_limited: ByLabel::counters(&series::RATE_LIMITED, &[]),
             events_delivered: series::EVENTS_DELIVERED.counter(&[]),
+            reader_turns: series::READER_TURNS.counter(&[]),
             events_dropped: ByLabel::counters(&series::EVENTS_DROPPED, &[]),
             queries: ByLabel::counters(&series::QUERIES, &[]),
             query_seconds: ByLabel::histograms(&series::QUERY_SECONDS),

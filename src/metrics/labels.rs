@@ -130,6 +130,8 @@ labels! {
         Unresponsive => "unresponsive",
         /// A queue outgrew a bound.
         SlowReader => "slow_reader",
+        /// All queues outgrew their bound, and this was the largest.
+        QueuesFull => "queues_full",
         /// The auth gate shed its login (bare close).
         AuthShed => "auth_shed",
         /// It did not log in in time (bare close).
@@ -206,6 +208,17 @@ labels! {
         Malformed => "malformed",
         /// The head did not arrive in time.
         Timeout => "timeout",
+        /// Its address has as many connections as it may (429).
+        AddressConnections => "address_connections",
+        /// Its address has opened as many lately as it may (429).
+        AddressRate => "address_rate",
+    }
+    /// Which of its rates a connection is above.
+    RateKind("what") {
+        /// Messages.
+        Messages => "messages",
+        /// Bytes of messages.
+        Bytes => "bytes",
     }
     /// How shards do I/O.
     Driver("driver") {

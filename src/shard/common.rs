@@ -13,9 +13,11 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::MAILBOX_ITEMS_MAX;
 use crate::live::RecentIds;
 use crate::nostr::event::Event;
+use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
+use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
 use crate::store::{CommitSink, Done, Outcome};
 use crate::transfer::running::Transfers;
@@ -33,6 +35,8 @@ pub enum Mail {
     Ban(Arc<[[u8; 32]]>),
     /// Accept no more, and say how many connections there are.
     StopAccepting,
+    /// All queues together are past their bound, and this shard has published the largest one.
+    Relieve,
     /// Tell these connections to leave, each at its time.
     Close(Part),
 }
@@ -47,10 +51,14 @@ pub struct Common {
     pub pages: http::Pages,
     /// The store.
     pub store: Embedded,
+    /// Threads for reads that would hold their shard.
+    pub readers: Readers,
     /// The two gates.
     pub gates: Gates,
     /// Ids of ephemeral events seen lately.
     pub recent: RecentIds,
+    /// Connections by address, where those are bounded.
+    pub addresses: Option<Arc<Addresses>>,
     /// What became of the connections that the drain ended.
     pub drain: Ledger,
     /// Imports and exports that run.
@@ -58,6 +66,10 @@ pub struct Common {
     pub(super) mail: Box<[Mailbox<Mail>]>,
     /// Sockets of each shard, upgraded or not.
     pub(super) load: Box<[Padded]>,
+    /// Bytes that wait to be written on each shard, to within a step.
+    pub(super) queued: Box<[Padded]>,
+    /// Bytes that wait for the largest connection of each shard, as of its last sweep.
+    pub(super) largest: Box<[Padded]>,
     /// When each shard last swept, in milliseconds since `born`.
     beats: Box<[Padded]>,
     born: Instant,
@@ -80,11 +92,15 @@ impl Common {
     ) -> Arc<Common> {
         let shards = config.shards;
         let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
+        let readers = Readers::start(&store.reader(), config.db_read_pool);
+        let addresses = Addresses::new(config.addresses, config.trusted_proxies.clone());
         Arc::new(Common {
+            addresses,
             config,
             lifecycle,
             pages,
             store,
+            readers,
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
@@ -93,6 +109,8 @@ impl Common {
                 .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
+            queued: (0..shards).map(|_| Padded::default()).collect(),
+            largest: (0..shards).map(|_| Padded::default()).collect(),
             beats: (0..shards).map(|_| Padded::default()).collect(),
             born: Instant::now(),
             open: AtomicUsize::new(0),

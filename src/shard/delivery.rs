@@ -91,7 +91,7 @@ impl Shard {
     }
 
     /// Registers a subscription for live events.
-    pub fn subscribe(&self, key: SubKey, filters: Rc<[Filter]>) {
+    pub fn subscribe(&self, key: SubKey, filters: Arc<[Filter]>) {
         self.subscriptions.borrow_mut().insert(key, filters);
         self.metrics.subscriptions_active.increment(1.0);
     }

@@ -8,17 +8,20 @@
 //! given back when they are in memory, before they are sent, so a client that reads slowly cannot
 //! hold a reader. The first slice of a first read runs at once where a permit is free: a hot answer
 //! leaves without a task of its own. What is left over goes on in a task that pauses between slices,
-//! and waits between reads until the client has taken what it got.
+//! so that of all questions of a shard one slice runs a turn, and waits between reads until the
+//! client has taken what it got. A question that has met cold pages goes on on a reader thread.
 //!
 //! Each connection has at most [`READS_AT_ONCE_MAX`] reads that run or wait for a permit; its other
 //! questions queue behind them.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::limits::{
     HISTORY_BACKLOG_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME,
+    SLICE_TIME_COLD,
 };
 use crate::live::SubKey;
 use crate::metrics::{DropReason, QueryKind};
@@ -29,9 +32,10 @@ use crate::shard::Shard;
 use crate::shard::admission::{Held, Refused};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::hooks::{self, Hook};
+use crate::shard::readers::{Question, Turn};
 use crate::shard::runtime;
-use crate::store::StoreError;
 use crate::store::embedded::{Budget, Count, Progress, Query, QueryBounds};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// What a shed read is answered. Clients retry it; `rate-limited:` would slow them down for good.
 const SHED: Reason = Reason::fixed(
@@ -49,19 +53,15 @@ pub struct Reads {
 /// A question, from where its answer is read on.
 struct Read {
     sub: SubId,
-    what: What,
+    /// The subscription that a REQ fills; a COUNT has none.
+    fills: Option<(SubKey, u32)>,
+    /// `None` while a reader thread has it.
+    question: Option<Question>,
     started: Instant,
     /// Bytes of rows that the permit in use has brought.
     bytes: usize,
-}
-
-enum What {
-    Events {
-        key: SubKey,
-        serial: u32,
-        query: Query,
-    },
-    Count(Count),
+    /// It has met pages that were not in memory.
+    cold: bool,
 }
 
 /// How far a slice has come.
@@ -90,7 +90,7 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
         let reason = Reason::fixed(Prefix::Error, "too many subscriptions");
         return closed(shard, conn, &sub, &reason);
     };
-    let filters: Rc<[Filter]> = filters.into();
+    let filters: Arc<[Filter]> = filters.into();
     shard.subscribe(key, filters.clone());
     let only_live = filters.iter().all(|filter| filter.limit == Some(0));
     let bounds = QueryBounds {
@@ -98,7 +98,8 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
         limit_default: shard.config.limit_default,
     };
     let query = Query::new(filters, bounds).seen_by(conn.viewer());
-    let mut read = Read::new(sub, What::Events { key, serial, query });
+    let question = Question::Events(Box::new(query));
+    let mut read = Read::new(sub, Some((key, serial)), question);
     if only_live {
         // There is nothing to read but the watermark, and no reader is held for that.
         slice(shard, conn, &mut read);
@@ -113,33 +114,38 @@ pub fn count(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter
         return closed(shard, conn, &sub, &reason);
     }
     let count = Count::new(filters.into()).seen_by(conn.viewer());
-    enter(shard, conn, Read::new(sub, What::Count(count)));
+    let question = Question::Count(Box::new(count));
+    enter(shard, conn, Read::new(sub, None, question));
 }
 
 impl Read {
-    fn new(sub: SubId, what: What) -> Read {
+    fn new(sub: SubId, fills: Option<(SubKey, u32)>, question: Question) -> Read {
         Read {
             sub,
-            what,
+            fills,
+            question: Some(question),
             started: Instant::now(),
             bytes: 0,
+            cold: false,
         }
     }
 
     fn kind(&self) -> QueryKind {
-        match self.what {
-            What::Events { .. } => QueryKind::Req,
-            What::Count(_) => QueryKind::Count,
+        match self.fills {
+            Some(_) => QueryKind::Req,
+            None => QueryKind::Count,
         }
     }
 
     /// Whether somebody still waits for the answer.
     fn is_wanted(&self, conn: &Conn) -> bool {
-        conn.phase() == Phase::Open
-            && match &self.what {
-                What::Events { key, serial, .. } => conn.has_sub(*key, *serial),
-                What::Count(_) => true,
-            }
+        let asked = |(key, serial)| conn.has_sub(key, serial);
+        conn.phase() == Phase::Open && self.fills.is_none_or(asked)
+    }
+
+    /// Bytes of rows that the permit in use may still bring.
+    fn bytes_left(&self) -> usize {
+        READ_BYTES_MAX - self.bytes.min(READ_BYTES_MAX - 1)
     }
 }
 
@@ -217,12 +223,18 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
             read.bytes = 0;
             hooks::pause(Hook::History).await;
         }
-        match slice(shard, conn, read) {
+        let step = match read.cold {
+            true => turn(shard, conn, read).await,
+            false => slice(shard, conn, read),
+        };
+        match step {
             Step::Over => return,
             Step::More => {}
             Step::ReadDone => held = None,
         }
-        shard.turns.next().await;
+        if !read.cold {
+            shard.turns.next_alone().await;
+        }
     }
 }
 
@@ -237,34 +249,87 @@ fn leave(conn: &Conn) {
     }
 }
 
-/// Reads one slice.
+/// Reads one slice, here.
 fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     if !read.is_wanted(conn) {
         return Step::Over;
     }
+    let bytes_max = read.bytes_left();
+    let Some(question) = read.question.as_mut() else {
+        return Step::Over;
+    };
+    let start = Instant::now();
     let budget = Budget {
         entries_max: SLICE_ENTRIES_MAX,
-        bytes_max: READ_BYTES_MAX - read.bytes.min(READ_BYTES_MAX - 1),
-        deadline: Some(Instant::now() + SLICE_TIME),
+        bytes_max,
+        deadline: Some(start + SLICE_TIME),
         now: shard.unix_seconds(),
     };
-    let progress = match &mut read.what {
-        What::Events { key, query, .. } => {
-            let (sub, bytes) = (&read.sub, &mut read.bytes);
-            let mut progress = Ok(Progress::More);
-            conn.send(shard, |outbox| {
-                progress = query.slice(&shard.reader, &budget, &mut |json| {
-                    *bytes += json.len();
-                    outbox.push_row(sub, json);
-                });
-            });
-            if let Some(watermark) = query.watermark() {
-                conn.set_watermark(*key, watermark);
-            }
-            progress
-        }
-        What::Count(count) => count.slice(&shard.reader, &budget),
+    let (sub, mut bytes) = (&read.sub, 0);
+    let mut progress = Ok(Progress::More);
+    conn.send(shard, |outbox| {
+        progress = question.slice(&shard.reader, &budget, &mut |json| {
+            bytes += json.len();
+            outbox.push_row(sub, json);
+        });
+    });
+    let overran = start.elapsed() >= SLICE_TIME_COLD;
+    read.cold = overran && (hooks::stalls() || shard.faults.have_grown());
+    took(shard, conn, read, bytes, progress)
+}
+
+/// Reads on for one turn of a reader thread.
+async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
+    let Some(question) = read.question.take() else {
+        return Step::Over;
     };
+    let (bytes_max, now) = (read.bytes_left(), shard.unix_seconds());
+    match shard.common.readers.turn(question, bytes_max, now).await {
+        Ok(Turn {
+            question,
+            rows,
+            progress,
+        }) => {
+            read.question = Some(question);
+            shard.metrics.reader_turns.increment(1);
+            if !read.is_wanted(conn) {
+                return Step::Over;
+            }
+            conn.send(shard, |outbox| {
+                rows.iter()
+                    .for_each(|json| outbox.push_row(&read.sub, json));
+            });
+            took(shard, conn, read, rows.bytes(), progress)
+        }
+        Err(Some(question)) => {
+            // No thread has room: better slow than never.
+            read.question = Some(question);
+            read.cold = false;
+            Step::More
+        }
+        Err(None) => {
+            shard.metrics.panics.increment(1);
+            let error = StoreError::new(StoreErrorKind::Io, "a read panicked");
+            give_up(shard, conn, read, &failed(&error));
+            Step::Over
+        }
+    }
+}
+
+/// Takes note of what a slice or a turn has brought.
+fn took(
+    shard: &Rc<Shard>,
+    conn: &Rc<Conn>,
+    read: &mut Read,
+    bytes: usize,
+    progress: Result<Progress, StoreError>,
+) -> Step {
+    read.bytes += bytes;
+    if let (Some((key, _)), Some(Question::Events(query))) = (read.fills, &read.question)
+        && let Some(watermark) = query.watermark()
+    {
+        conn.set_watermark(key, watermark);
+    }
     match progress {
         Ok(Progress::More) if read.bytes >= READ_BYTES_MAX => Step::ReadDone,
         Ok(Progress::More) => Step::More,
@@ -280,9 +345,11 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
 }
 
 fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
-    match &read.what {
-        What::Events { key, query, .. } => conn.end_history(shard, *key, query.hint()),
-        What::Count(count) => {
+    match (read.fills, &read.question) {
+        (Some((key, _)), Some(Question::Events(query))) => {
+            conn.end_history(shard, key, query.hint());
+        }
+        (None, Some(Question::Count(count))) => {
             conn.send(shard, |outbox| {
                 let hll = count.hll().map(Hll::to_hex);
                 outbox.push_text(|out| {
@@ -290,6 +357,8 @@ fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
                 });
             });
         }
+        // A question ends where it stands, and a REQ asks for events.
+        _ => {}
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());
     seconds.record(read.started.elapsed());
@@ -301,7 +370,7 @@ fn give_up(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read, reason: &Reason) {
     if !read.is_wanted(conn) {
         return;
     }
-    if let What::Events { .. } = read.what {
+    if read.fills.is_some() {
         let held = conn.remove_sub(shard, &read.sub);
         let dropped = shard.metrics.events_dropped.of(DropReason::Closing);
         dropped.increment(held.unwrap_or(0) as u64);

@@ -8,13 +8,16 @@
 //! Invariant: the bytes on the wire are, for each piece in order, the small bytes up to
 //! `small_end` and then the event's. A live event's frame header and prefix are the last
 //! `prefix_len` small bytes of its piece, and its closing bracket is the first small byte after,
-//! so that the queue can be cut down to its answers when the connection is being closed.
+//! so that the queue, and the unwritten rest of a batch, can be cut down to their answers when the
+//! connection is being closed.
 #![allow(unsafe_code)]
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::limits::{BATCH_PARTS_MAX, BATCH_SPARE_BYTES_MAX, EVENT_COPY_BYTES_MAX};
+use crate::limits::{
+    BATCH_PARTS_MAX, BATCH_SPARE_BYTES_MAX, EVENT_COPY_BYTES_MAX, WRITE_BYTES_MAX,
+};
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, SubId};
 use crate::shard::runtime::IoVecBuf;
@@ -105,21 +108,7 @@ impl Outbox {
 
     /// Drops the queued live events and keeps everything else. Returns how many were dropped.
     pub fn drop_live(&mut self) -> usize {
-        let dropped = self.batch.pieces.len();
-        if dropped == 0 {
-            return 0;
-        }
-        let old = std::mem::take(&mut self.batch);
-        let mut start = 0;
-        for piece in &old.pieces {
-            let end = (piece.small_end - piece.prefix_len) as usize;
-            self.batch.small.extend_from_slice(&old.small[start..end]);
-            // The bracket that closes this event's array goes with it.
-            start = piece.small_end as usize + 1;
-        }
-        self.batch.small.extend_from_slice(&old.small[start..]);
-        self.batch.bytes = self.batch.small.len();
-        dropped
+        self.batch.drop_live(0)
     }
 
     /// Takes all that is queued, in `spare`'s memory for the next queue.
@@ -154,6 +143,7 @@ pub struct Batch {
     bytes: usize,
     parts: Vec<libc::iovec>,
     first: usize,
+    whole: usize,
 }
 
 impl Batch {
@@ -180,6 +170,55 @@ impl Batch {
         self.bytes == 0
     }
 
+    /// Cuts what the kernel has not accepted yet down to the end of the frame under way and the
+    /// frames that are no live events. Returns how many live events were dropped.
+    pub fn cut_down(&mut self) -> usize {
+        let dropped = self.drop_live(self.whole - self.bytes);
+        if dropped > 0 {
+            self.parts.clear();
+            self.first = 0;
+            self.arm();
+        }
+        dropped
+    }
+
+    /// Drops the live events of which no byte is among the first `written` on the wire, and those
+    /// bytes. Nothing changes if there is no such event.
+    fn drop_live(&mut self, written: usize) -> usize {
+        let mut kept = Vec::new();
+        // Where the next piece starts: on the wire, and in the small bytes.
+        let (mut wire, mut start) = (0, 0);
+        let mut keep = |wire: &mut usize, bytes: &[u8]| {
+            let done = written.saturating_sub(*wire).min(bytes.len());
+            kept.extend_from_slice(&bytes[done..]);
+            *wire += bytes.len();
+        };
+        let mut dropped = 0;
+        for piece in &self.pieces {
+            let end = piece.small_end as usize;
+            let live = end - piece.prefix_len as usize;
+            keep(&mut wire, &self.small[start..live]);
+            let json = piece.event.as_ref().map_or("", |event| event.json());
+            // The bracket that closes this event's array goes with it.
+            start = end + 1;
+            if wire < written {
+                keep(&mut wire, &self.small[live..end]);
+                keep(&mut wire, json.as_bytes());
+                keep(&mut wire, &self.small[end..start]);
+            } else {
+                // Nothing of it is written, so neither is anything behind it.
+                dropped += 1;
+            }
+        }
+        if dropped > 0 {
+            keep(&mut wire, &self.small[start..]);
+            self.pieces.clear();
+            self.bytes = kept.len();
+            self.small = kept;
+        }
+        dropped
+    }
+
     /// Empties the batch for its next use. Memory beyond what a usual burst needs is given back.
     pub fn clear(&mut self) {
         if self.small.capacity() > BATCH_SPARE_BYTES_MAX {
@@ -190,22 +229,37 @@ impl Batch {
         self.parts.clear();
         self.bytes = 0;
         self.first = 0;
+        self.whole = 0;
     }
 
-    /// Lays out the parts. From here on the batch's buffers do not change until it is cleared.
+    /// Lays out the parts. From here on the batch's buffers do not change until it is cleared or cut.
     fn arm(&mut self) {
+        self.whole = self.bytes;
         self.parts.reserve(2 * self.pieces.len() + 1);
         let mut start = 0;
         for piece in &self.pieces {
             let Some(event) = &piece.event else { continue };
             let end = piece.small_end as usize;
-            self.parts.push(part(&self.small[start..end]));
+            self.parts
+                .extend(self.small[start..end].chunks(WRITE_BYTES_MAX).map(part));
             self.parts.push(part(event.json().as_bytes()));
             start = end;
         }
-        if start < self.small.len() {
-            self.parts.push(part(&self.small[start..]));
-        }
+        self.parts
+            .extend(self.small[start..].chunks(WRITE_BYTES_MAX).map(part));
+    }
+
+    /// Parts of the next write: few enough for the kernel, and with the last of them its bytes
+    /// reach [`WRITE_BYTES_MAX`]. What one write names can no longer be dropped.
+    fn window(&self) -> usize {
+        let mut bytes = 0;
+        let rest = self.parts[self.first..].iter().take(BATCH_PARTS_MAX);
+        rest.take_while(|part| {
+            let fits = bytes < WRITE_BYTES_MAX;
+            bytes += part.iov_len;
+            fits
+        })
+        .count()
     }
 }
 
@@ -217,7 +271,8 @@ fn part(bytes: &[u8]) -> libc::iovec {
 }
 
 // SAFETY: the parts point into `small` and into events that `pieces` keep alive. Neither changes
-// between `arm` and `clear`, and moving the batch moves no heap memory, so the pointers stay valid
+// between `arm` and `clear` (or `cut_down`, which lays the parts out anew, and which only the batch's
+// owner can call: while the kernel reads, the batch is the operation's), and moving the batch moves no heap memory, so the pointers stay valid
 // while the kernel reads them. `first` is at most the number of parts.
 unsafe impl IoVecBuf for Batch {
     fn read_iovec_ptr(&self) -> *const libc::iovec {
@@ -225,7 +280,7 @@ unsafe impl IoVecBuf for Batch {
     }
 
     fn read_iovec_len(&self) -> usize {
-        (self.parts.len() - self.first).min(BATCH_PARTS_MAX)
+        self.window()
     }
 }
 
@@ -347,7 +402,76 @@ mod tests {
             outbox.push_live(&sub(), &long);
         }
         let batch = outbox.take(Batch::default());
-        assert_eq!(batch.read_iovec_len(), BATCH_PARTS_MAX);
+        assert!(batch.read_iovec_len() <= BATCH_PARTS_MAX);
         assert!(batch.parts.len() > BATCH_PARTS_MAX);
+    }
+
+    #[test]
+    fn one_write_names_little_more_than_its_share() {
+        let (long, short) = (event(&"x".repeat(WRITE_BYTES_MAX / 2)), event(""));
+        let mut outbox = Outbox::default();
+        for _ in 0..4 * WRITE_BYTES_MAX / short.json().len() {
+            outbox.push_live(&sub(), &short);
+        }
+        for _ in 0..4 {
+            outbox.push_live(&sub(), &long);
+        }
+        let mut batch = outbox.take(Batch::default());
+        loop {
+            let window = &batch.parts[batch.first..][..batch.read_iovec_len()];
+            let bytes: usize = window.iter().map(|part| part.iov_len).sum();
+            assert!(bytes < 2 * WRITE_BYTES_MAX, "{bytes}");
+            assert!(bytes >= WRITE_BYTES_MAX.min(batch.bytes()), "{bytes}");
+            if batch.advance(bytes) {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn wherever_a_batch_is_cut_its_frame_is_finished_and_its_answers_stay() {
+        let (long, short) = (event(&"x".repeat(300)), event(""));
+        // Frames in order, and whether each is a live event.
+        let row = frame(br#"["EVENT","s",{}]"#);
+        let frames = [
+            (live_frame(&short), true),
+            (frame(b"first"), false),
+            (live_frame(&long), true),
+            (live_frame(&long), true),
+            (row, false),
+            (live_frame(&short), true),
+            (frame(b"last"), false),
+            (live_frame(&long), true),
+        ];
+        let all: Vec<u8> = frames.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
+        for written in 0..all.len() {
+            let mut outbox = Outbox::default();
+            outbox.push_live(&sub(), &short);
+            outbox.push_text(|out| out.extend_from_slice(b"first"));
+            outbox.push_live(&sub(), &long);
+            outbox.push_live(&sub(), &long);
+            outbox.push_row(&sub(), "{}");
+            outbox.push_live(&sub(), &short);
+            outbox.push_text(|out| out.extend_from_slice(b"last"));
+            outbox.push_live(&sub(), &long);
+            let mut batch = outbox.take(Batch::default());
+            batch.advance(written);
+            let dropped = batch.cut_down();
+            let (mut at, mut expected, mut expected_drops) = (0, all[..written].to_vec(), 0);
+            for (bytes, live) in &frames {
+                let done = written.saturating_sub(at).min(bytes.len());
+                at += bytes.len();
+                if *live && done == 0 {
+                    expected_drops += 1;
+                } else {
+                    expected.extend(&bytes[done..]);
+                }
+            }
+            assert_eq!(dropped, expected_drops, "cut at {written}");
+            let sent = [&all[..written], &wire(&batch)].concat();
+            assert!(sent == expected, "cut at {written}");
+            assert_eq!(batch.bytes(), expected.len() - written);
+            assert!(batch.bytes() == 0 || batch.advance(batch.bytes()));
+        }
     }
 }

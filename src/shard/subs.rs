@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use crate::live::SubKey;
-use crate::metrics::DropReason;
+use crate::metrics::CloseReason;
 use crate::nostr::message::{self, EoseHint, SubId};
 use crate::nostr::sealed;
 use crate::shard::Shard;
@@ -71,7 +71,9 @@ impl Conn {
             subs.pop();
         }
         drop(subs);
-        Some(self.forget_sub(shard, slot, sub))
+        let held = self.forget_sub(shard, slot, sub);
+        self.recount(shard);
+        Some(held)
     }
 
     /// Whether the subscription of this slot is still the one with this serial.
@@ -172,10 +174,7 @@ impl Conn {
         for (slot, sub) in subs.into_iter().enumerate() {
             dropped += self.forget_sub(shard, slot, sub);
         }
-        shard
-            .metrics
-            .events_dropped
-            .of(DropReason::Closing)
-            .increment(dropped as u64);
+        let why = self.ended_by().unwrap_or(CloseReason::Lost);
+        self.count_dropped(shard, why, dropped);
     }
 }

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
@@ -75,6 +75,12 @@ pub trait CommitSink: Send + 'static {
     fn commit_took(&mut self, duration: Duration, events: usize) {
         let _ = (duration, events);
     }
+}
+
+/// The time by which events are dated and expire, in seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// What kind of trouble a [`StoreError`] is.

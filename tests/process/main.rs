@@ -8,6 +8,7 @@ mod endpoints;
 mod events;
 mod folder;
 mod http;
+mod rates;
 mod resources;
 mod secrets;
 mod settings;

@@ -12,11 +12,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use heed::MdbError;
 
-use super::{CommitSink, Job, StoreError, StoreErrorKind};
+use super::{CommitSink, Job, StoreError, StoreErrorKind, unix_seconds};
 
 mod access;
 mod apply;
@@ -204,11 +203,6 @@ impl fmt::Debug for Embedded {
             .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
-}
-
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// LMDB's error as ours.
