@@ -335,6 +335,12 @@ pub const COMMIT_EVENTS_MAX: usize = 1_024;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Index entries of one commit, so that events full of tags cannot stretch it.
 pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
+/// Events of one commit of a process that does nothing but fill the store.
+pub const FILL_EVENTS_MAX: usize = 8_192;
+/// Bytes of event JSON in one such commit.
+pub const FILL_BYTES_MAX: usize = 32 << 20;
+/// Index entries of one such commit.
+pub const FILL_INDEX_ENTRIES_MAX: usize = 131_072;
 /// Events that wait for the writer, the commit under way included.
 pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
 /// Bytes of event JSON that wait for the writer, the commit under way included.

@@ -33,7 +33,7 @@ impl StoreIntake {
             events_max: IMPORT_ALONE_EVENTS_MAX,
             bytes_max: IMPORT_ALONE_BYTES_MAX,
         });
-        store.start_writer(Answers::new(Arc::clone(&inflow)));
+        store.start_filling(Answers::new(Arc::clone(&inflow)));
         StoreIntake {
             store,
             inflow,

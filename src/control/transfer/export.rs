@@ -22,6 +22,7 @@ use crate::control::bounded::Lease;
 use crate::limits::{EXPORT_FILTER_VALUES_MAX, EXPORT_FILTERS_MAX, EXPORT_IDLE, EXPORT_SLICES_MAX};
 use crate::metrics::TransferKind;
 use crate::nostr::filter::Filter;
+use crate::shard::readers;
 use crate::store::embedded::{Export, Reader};
 use crate::transfer::running::{self, STOPPING, Transfers};
 use crate::transfer::wire;
@@ -83,6 +84,7 @@ struct Exporter {
 
 impl Exporter {
     fn run(mut self, slices: &mpsc::Sender<Vec<u8>>) {
+        readers::step_back();
         tracing::info!("an export begins");
         let word = loop {
             if self.transfers.is_stopping() {

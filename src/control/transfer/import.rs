@@ -31,7 +31,7 @@ use crate::limits::{
 use crate::metrics::{ImportOutcome, TransferKind, TransferMetrics};
 use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
-use crate::shard::Common;
+use crate::shard::{Common, readers};
 use crate::store::Job;
 use crate::store::embedded::Reader;
 use crate::transfer::check;
@@ -137,6 +137,7 @@ struct Importer {
 
 impl Importer {
     fn run(mut self, mut parts: mpsc::Receiver<Part>) {
+        readers::step_back();
         tracing::info!("an import begins");
         // What the settings would never let in is not worth a number.
         let mut lines = Lines::new(FRAME_BYTES_MAX + wire::NUMBER_BYTES_MAX);

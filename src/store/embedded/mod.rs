@@ -43,6 +43,7 @@ pub use deletion::Gone;
 pub use export::Export;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+use writer::GroupBounds;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
@@ -159,7 +160,16 @@ impl Embedded {
     /// # Panics
     /// As [`start_writer`](Self::start_writer).
     pub fn start_writer_at(&self, sink: impl CommitSink, clock: impl Fn() -> u64 + Send + 'static) {
-        writer::start(&self.shared, sink, clock);
+        writer::start(&self.shared, sink, clock, GroupBounds::SERVING);
+    }
+
+    /// As [`start_writer`](Self::start_writer), for a process that does nothing but fill the store:
+    /// commits are larger, and come later.
+    ///
+    /// # Panics
+    /// As [`start_writer`](Self::start_writer).
+    pub fn start_filling(&self, sink: impl CommitSink) {
+        writer::start(&self.shared, sink, unix_seconds, GroupBounds::FILLING);
     }
 
     /// Hands events to the writer, from any thread, without waiting; the writer is woken at most
