@@ -450,7 +450,9 @@ pub const IMPORT_TICK: Duration = Duration::from_millis(50);
 pub const IMPORT_QUIET: Duration = Duration::from_secs(10);
 /// Refused lines of an import that are told with their reasons; more are counted.
 pub const REFUSED_LINES_TOLD_MAX: u64 = 1_000;
-/// Events that an import hands to the writer at once.
+/// Time that an import gathers events for one commit, while fewer come than it may hold.
+pub const IMPORT_GATHER: Duration = Duration::from_secs(1);
+/// Events that a relay's import hands to the writer at once.
 pub const IMPORT_BATCH_EVENTS: usize = 256;
 /// Bytes of them.
 pub const IMPORT_BATCH_BYTES: usize = 1 << 20;

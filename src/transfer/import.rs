@@ -1,8 +1,8 @@
 //! Lines to an intake, and what is said of them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::limits::{IMPORT_QUIET, IMPORT_TICK, IMPORT_WINDOW_LINES};
+use crate::limits::{IMPORT_TICK, IMPORT_WINDOW_LINES};
 use crate::nostr::event::Event;
 use crate::transfer::inflow::Verdicts;
 use crate::transfer::pool::{Checks, Next, Piece};
@@ -17,11 +17,12 @@ pub trait Intake {
     /// That it takes no more, and why.
     fn put(&mut self, number: u64, event: Event) -> Result<(), Ended>;
 
-    /// Sends on what it holds back. Called after each piece, and now and then while there is none.
+    /// Time to send on what it holds back, if it is time for it. Called after each piece, and every
+    /// [`IMPORT_TICK`] while there is none.
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    fn flush(&mut self) -> Result<(), Ended>;
+    fn tick(&mut self) -> Result<(), Ended>;
 
     /// Nothing more will be put. Answers go on.
     ///
@@ -98,18 +99,10 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn feed(&mut self, checks: &mut Checks) -> Result<(), Ended> {
-        let mut flushed = Instant::now();
         loop {
             match checks.next(IMPORT_TICK) {
-                Next::Piece(piece) => {
-                    self.put(piece)?;
-                    flushed = Instant::now();
-                }
-                Next::Waiting if flushed.elapsed() < IMPORT_QUIET => {}
-                Next::Waiting => {
-                    self.intake.flush()?;
-                    flushed = Instant::now();
-                }
+                Next::Piece(piece) => self.put(piece)?,
+                Next::Waiting => self.intake.tick()?,
                 Next::End => return self.intake.finish(),
                 Next::Failed(error) => {
                     self.intake.finish()?;
@@ -118,6 +111,7 @@ impl Run<'_> {
             }
             self.look(Duration::ZERO)?;
             while self.failed.is_none() && self.window.len() >= IMPORT_WINDOW_LINES {
+                self.intake.tick()?;
                 self.look(IMPORT_TICK)?;
             }
             if self.failed.is_some() {
@@ -137,7 +131,7 @@ impl Run<'_> {
             }
         }
         self.watch.read(piece.bytes);
-        self.intake.flush()
+        self.intake.tick()
     }
 
     /// Waits for the answers of everything that was put.
@@ -206,7 +200,7 @@ mod tests {
             Ok(())
         }
 
-        fn flush(&mut self) -> Result<(), Ended> {
+        fn tick(&mut self) -> Result<(), Ended> {
             Ok(())
         }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::limits::{
-    EXPORT_SLICE_TIME, IMPORT_ALONE_BYTES_MAX, IMPORT_ALONE_EVENTS_MAX, IMPORT_BATCH_BYTES,
-    IMPORT_BATCH_EVENTS, IMPORT_TICK, READ_BYTES_MAX, SLICE_ENTRIES_MAX,
+    EXPORT_SLICE_TIME, FILL_BYTES_MAX, FILL_EVENTS_MAX, IMPORT_ALONE_BYTES_MAX,
+    IMPORT_ALONE_EVENTS_MAX, IMPORT_GATHER, IMPORT_TICK, READ_BYTES_MAX, SLICE_ENTRIES_MAX,
 };
 use crate::nostr::event::Event;
 use crate::store::embedded::{Budget, Embedded, Export, Progress, Reader};
@@ -17,11 +17,16 @@ use crate::transfer::policy::Policy;
 use crate::transfer::pool::{Screen, Screened};
 
 /// A store that takes events in.
+///
+/// They are handed over by the thousand, in one piece that the writer commits as one: the more events
+/// a commit holds, the fewer times each page of an index is written.
 pub struct StoreIntake {
     store: Embedded,
     inflow: Arc<Inflow>,
     jobs: Vec<Job>,
     jobs_bytes: usize,
+    /// When the first of them came.
+    since: Instant,
     /// Answers that were taken to make room.
     taken: Verdicts,
 }
@@ -39,7 +44,21 @@ impl StoreIntake {
             inflow,
             jobs: Vec::new(),
             jobs_bytes: 0,
+            since: Instant::now(),
             taken: Verdicts::new(),
+        }
+    }
+
+    /// Hands over what was gathered.
+    fn submit(&mut self) {
+        loop {
+            self.store.submit(&mut self.jobs);
+            if self.jobs.is_empty() {
+                self.jobs_bytes = 0;
+                return;
+            }
+            // The queue is as large as what may be on its way: its room comes with an answer.
+            self.inflow.take(&mut self.taken, IMPORT_TICK);
         }
     }
 }
@@ -53,10 +72,13 @@ impl Intake for StoreIntake {
                 Err(Shut::Stopped(why)) => return Err(Ended(why.to_owned())),
                 // This thread is the one who makes room.
                 Err(Shut::Full) => {
-                    self.flush()?;
+                    self.submit();
                     self.inflow.take(&mut self.taken, IMPORT_TICK);
                 }
             }
+        }
+        if self.jobs.is_empty() {
+            self.since = Instant::now();
         }
         self.jobs.push(Job {
             event: Arc::new(event),
@@ -66,26 +88,22 @@ impl Intake for StoreIntake {
             },
         });
         self.jobs_bytes += bytes;
-        if self.jobs.len() >= IMPORT_BATCH_EVENTS || self.jobs_bytes >= IMPORT_BATCH_BYTES {
-            self.flush()?;
+        if self.jobs.len() >= FILL_EVENTS_MAX || self.jobs_bytes >= FILL_BYTES_MAX {
+            self.submit();
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Ended> {
-        loop {
-            self.store.submit(&mut self.jobs);
-            if self.jobs.is_empty() {
-                self.jobs_bytes = 0;
-                return Ok(());
-            }
-            // The queue is as large as what may be on its way: its room comes with an answer.
-            self.inflow.take(&mut self.taken, IMPORT_TICK);
+    fn tick(&mut self) -> Result<(), Ended> {
+        if self.since.elapsed() >= IMPORT_GATHER {
+            self.submit();
         }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Ended> {
-        self.flush()
+        self.submit();
+        Ok(())
     }
 
     fn verdicts(&mut self, into: &mut Verdicts, wait: Duration) -> Result<(), Ended> {

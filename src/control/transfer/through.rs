@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::control::socket;
 use crate::limits::{
-    CONTROL_ANSWER_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES_MAX, HEAD_FIELDS_MAX, READ_BYTES_MAX,
-    TRANSFER_ANSWER_WAIT, TRANSFER_BEGIN_WAIT, TRANSFER_WRITE_BYTES,
+    CONTROL_ANSWER_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES_MAX, HEAD_FIELDS_MAX, IMPORT_QUIET,
+    READ_BYTES_MAX, TRANSFER_ANSWER_WAIT, TRANSFER_BEGIN_WAIT, TRANSFER_WRITE_BYTES,
 };
 use crate::nostr::event::Event;
 use crate::transfer::export::Outlet;
@@ -30,6 +30,8 @@ pub struct RelayIntake {
     stream: UnixStream,
     /// Lines that were not sent yet.
     lines: Vec<u8>,
+    /// When lines were last sent.
+    sent: Instant,
     answers: Receiver<Heard>,
     /// When the relay last said anything, or was owed nothing.
     heard: Instant,
@@ -67,6 +69,7 @@ impl RelayIntake {
         Ok(RelayIntake {
             stream,
             lines: Vec::new(),
+            sent: Instant::now(),
             answers,
             heard: Instant::now(),
             pending: Verdicts::new(),
@@ -78,6 +81,7 @@ impl RelayIntake {
         let mut chunk = Vec::with_capacity(self.lines.len() + 16);
         wire::write_chunk(&mut chunk, &self.lines);
         self.lines.clear();
+        self.sent = Instant::now();
         self.write(&chunk)
     }
 
@@ -123,16 +127,21 @@ impl Intake for RelayIntake {
         Ok(())
     }
 
-    /// With nothing to send, a blank line: so the relay sees that this process lives.
-    fn flush(&mut self) -> Result<(), Ended> {
+    /// With nothing to send, now and then a blank line: so the relay sees that this process lives.
+    fn tick(&mut self) -> Result<(), Ended> {
         if self.lines.is_empty() {
+            if self.sent.elapsed() < IMPORT_QUIET {
+                return Ok(());
+            }
             self.lines.push(b'\n');
         }
         self.send()
     }
 
     fn finish(&mut self) -> Result<(), Ended> {
-        self.flush()?;
+        if !self.lines.is_empty() {
+            self.send()?;
+        }
         self.heard = Instant::now();
         self.write(wire::LAST_CHUNK)
     }
