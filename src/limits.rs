@@ -336,11 +336,11 @@ pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Index entries of one commit, so that events full of tags cannot stretch it.
 pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
 /// Events of one commit of a process that does nothing but fill the store.
-pub const FILL_EVENTS_MAX: usize = 8_192;
+pub const FILL_EVENTS_MAX: usize = 32_768;
 /// Bytes of event JSON in one such commit.
-pub const FILL_BYTES_MAX: usize = 32 << 20;
+pub const FILL_BYTES_MAX: usize = 64 << 20;
 /// Index entries of one such commit.
-pub const FILL_INDEX_ENTRIES_MAX: usize = 131_072;
+pub const FILL_INDEX_ENTRIES_MAX: usize = 262_144;
 /// Events that wait for the writer, the commit under way included.
 pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
 /// Bytes of event JSON that wait for the writer, the commit under way included.
@@ -443,7 +443,7 @@ pub const IMPORT_READ_BYTES: usize = 64 << 10;
 pub const IMPORT_PIECES_PER_CORE: usize = 8;
 /// Lines of an import between the first that is undecided and the last that was taken in; the piece
 /// under way may pass it.
-pub const IMPORT_WINDOW_LINES: usize = 65_536;
+pub const IMPORT_WINDOW_LINES: usize = 131_072;
 /// Time between two looks of an import at its answers, while no input comes.
 pub const IMPORT_TICK: Duration = Duration::from_millis(50);
 /// Time without input after which an import that goes through a relay shows that it lives.
@@ -451,13 +451,13 @@ pub const IMPORT_QUIET: Duration = Duration::from_secs(10);
 /// Refused lines of an import that are told with their reasons; more are counted.
 pub const REFUSED_LINES_TOLD_MAX: u64 = 1_000;
 /// Time that an import gathers events for one commit, while fewer come than it may hold.
-pub const IMPORT_GATHER: Duration = Duration::from_secs(1);
+pub const IMPORT_GATHER: Duration = Duration::from_secs(2);
 /// Events that a relay's import hands to the writer at once.
 pub const IMPORT_BATCH_EVENTS: usize = 256;
 /// Bytes of them.
 pub const IMPORT_BATCH_BYTES: usize = 1 << 20;
 /// Events of an import that are on their way in a store that nobody else uses.
-pub const IMPORT_ALONE_EVENTS_MAX: usize = 32_768;
+pub const IMPORT_ALONE_EVENTS_MAX: usize = 65_536;
 /// Bytes of them.
 pub const IMPORT_ALONE_BYTES_MAX: usize = 128 << 20;
 /// Events of an import that are on their way in a running relay, which has others to serve: what a
@@ -507,6 +507,9 @@ pub const IMPORT_NICENESS: i32 = 10;
 pub const PROGRESS_DRAWS_PER_SECOND_MAX: u8 = 5;
 
 const _: () = assert!(IMPORT_ALONE_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
+// While one commit is written the next gathers.
+const _: () = assert!(2 * FILL_EVENTS_MAX <= IMPORT_ALONE_EVENTS_MAX);
+const _: () = assert!(2 * FILL_BYTES_MAX <= IMPORT_ALONE_BYTES_MAX);
 const _: () = assert!(IMPORT_ALONE_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
 const _: () = assert!(IMPORT_SHARED_EVENTS_MAX < WRITE_QUEUE_EVENTS_MAX);
 const _: () = assert!(IMPORT_QUIET.as_millis() * 3 < IMPORT_IDLE.as_millis());

@@ -359,6 +359,11 @@ impl Status for RelayStatus {
         );
         status.insert("shards".to_owned(), shards.into());
         status.insert("drain".to_owned(), self.door.describe());
+        let (imports, exports) = self.common.transfers.running();
+        status.insert(
+            "transfers".to_owned(),
+            json!({ "imports": imports, "exports": exports }),
+        );
         status.insert(
             "store".to_owned(),
             json!({

@@ -137,7 +137,7 @@ impl Screen for StoreScreen {
             return Screened::Refused(reason);
         }
         // What cannot be looked up is checked like any event.
-        let Ok(screen) = self.reader.screen(event) else {
+        let Ok(screen) = self.reader.known(event) else {
             return Screened::Unknown;
         };
         // Whether it is a duplicate is the writer's to say, in the order of the lines: one before

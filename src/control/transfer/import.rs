@@ -190,7 +190,7 @@ impl Importer {
         let event = check::read(line).map_err(refused)?;
         self.policy.check(&event, unix_seconds()).map_err(refused)?;
         // A store that cannot be read will not take the event either, and say so.
-        let ban = self.reader.screen(&event).ok().and_then(|s| s.ban(&event));
+        let ban = self.reader.known(&event).ok().and_then(|s| s.ban(&event));
         match ban {
             Some(reason) => Err(refused(reason)),
             None => Ok(event),

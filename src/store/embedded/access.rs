@@ -5,6 +5,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use heed::{RoTxn, WithoutTls};
 use serde::{Deserialize, Serialize};
 
 use super::deletion::Gone;
@@ -108,22 +109,25 @@ impl Reader {
     /// Looks an event up by its id and among what was taken back, and its author on the ban list, in
     /// one transaction.
     pub fn screen(&self, event: &Event) -> Result<Screen, StoreError> {
-        let (id, author) = (event.id(), event.pubkey());
         let txn = self.txn()?;
-        let entry = self
-            .tables()
-            .access
-            .get(&txn, author)
-            .map_err(store_error)?;
-        let found = self.find_in(&txn, id)?;
-        let gone = match found {
-            Some(_) => None,
-            None => deletion::gone(self.tables(), &txn, event)?,
-        };
+        let mut screen = self.known_in(&txn, event)?;
+        if screen.found.is_none() {
+            screen.gone = deletion::gone(self.tables(), &txn, event)?;
+        }
+        Ok(screen)
+    }
+
+    /// As [`screen`](Self::screen), but does not look among what was taken back.
+    pub fn known(&self, event: &Event) -> Result<Screen, StoreError> {
+        self.known_in(&self.txn()?, event)
+    }
+
+    fn known_in(&self, txn: &RoTxn<'_, WithoutTls>, event: &Event) -> Result<Screen, StoreError> {
+        let entry = self.tables().access.get(txn, event.pubkey());
         Ok(Screen {
-            banned: access(entry)?.banned,
-            found,
-            gone,
+            banned: access(entry.map_err(store_error)?)?.banned,
+            found: self.find_in(txn, event.id())?,
+            gone: None,
         })
     }
 
