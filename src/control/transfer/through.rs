@@ -334,3 +334,6 @@ fn read_head(input: &mut impl BufRead) -> io::Result<(u16, bool)> {
     });
     Ok((parsed.code.unwrap_or_default(), is_chunked))
 }
+
+#[cfg(test)]
+mod tests;
