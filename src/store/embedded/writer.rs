@@ -20,8 +20,8 @@ use super::layout;
 use super::tables::Tables;
 use super::upkeep::Upkeep;
 use crate::limits::{
-    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX,
-    WRITE_QUEUE_EVENTS_MAX,
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
+    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX,
 };
 use crate::nostr::event::Event;
 use crate::store::{CommitSink, Done, Job, Outcome, StoreError};
@@ -110,22 +110,51 @@ impl Queue {
     }
 }
 
+/// What one commit may hold. An event that passes a bound on its own is a commit of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupBounds {
+    /// Events.
+    pub events_max: usize,
+    /// Bytes of their JSON.
+    pub bytes_max: usize,
+    /// Their entries in the ordered indexes.
+    pub entries_max: usize,
+}
+
+impl GroupBounds {
+    /// Of a store that serves: a commit stays short, because others wait for it.
+    pub const SERVING: GroupBounds = GroupBounds {
+        events_max: COMMIT_EVENTS_MAX,
+        bytes_max: COMMIT_BYTES_MAX,
+        entries_max: COMMIT_INDEX_ENTRIES_MAX,
+    };
+
+    /// Of a store that does nothing but take events in: the more events touch a page, the less each
+    /// of them pays for it.
+    pub const FILLING: GroupBounds = GroupBounds {
+        events_max: FILL_EVENTS_MAX,
+        bytes_max: FILL_BYTES_MAX,
+        entries_max: FILL_INDEX_ENTRIES_MAX,
+    };
+}
+
 /// Starts the thread. Panics if it runs already or the system gives none.
 pub fn start(
     shared: &Arc<Shared>,
     sink: impl CommitSink,
     clock: impl Fn() -> u64 + Send + 'static,
+    bounds: GroupBounds,
 ) {
     let mut thread = lock(&shared.queue.thread);
     assert!(thread.is_none(), "the writer runs already");
     let shared = Arc::clone(shared);
     let run = thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || run(&shared, sink, clock));
+        .spawn(move || run(&shared, sink, clock, bounds));
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
-fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
+fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, bounds: GroupBounds) {
     let _guard = AbortOnPanic;
     let mut jobs = Vec::new();
     let mut done: Vec<Done> = Vec::new();
@@ -141,9 +170,9 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
             let mut size = Size::default();
             done.append(&mut later);
             for done in &done {
-                size.takes(&done.event);
+                size.takes(&done.event, bounds);
             }
-            while let Some(job) = rest.next_if(|job| size.takes(&job.event)) {
+            while let Some(job) = rest.next_if(|job| size.takes(&job.event, bounds)) {
                 // The outcome is set below, whatever happens.
                 done.push(Done {
                     origin: job.origin,
@@ -224,12 +253,12 @@ struct Size {
 
 impl Size {
     /// Counts an event in, if there is room for it. There always is for the first.
-    fn takes(&mut self, event: &Event) -> bool {
+    fn takes(&mut self, event: &Event, bounds: GroupBounds) -> bool {
         let bytes = self.bytes + event.json().len();
         let entries = self.entries + layout::entry_count(event);
-        let fits = self.events < COMMIT_EVENTS_MAX
-            && bytes <= COMMIT_BYTES_MAX
-            && entries <= COMMIT_INDEX_ENTRIES_MAX;
+        let fits = self.events < bounds.events_max
+            && bytes <= bounds.bytes_max
+            && entries <= bounds.entries_max;
         if self.events > 0 && !fits {
             return false;
         }

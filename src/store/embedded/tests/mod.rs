@@ -1,5 +1,6 @@
 //! Tests of the whole embedded store. Here: what they share.
 
+mod export;
 mod histories;
 mod model;
 mod open;
