@@ -165,6 +165,8 @@ pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
 pub const OUTBOX_TOTAL_SLACK_DIVISOR: usize = 64;
 /// Items that wait for one shard; then whoever sends them waits.
 pub const MAILBOX_ITEMS_MAX: usize = 65_536;
+/// Time after which a shard looks again whether another one's mailbox has room.
+pub const MAILBOX_PAUSE: Duration = Duration::from_millis(2);
 /// Connections that a shard may have more than the least loaded one before it hands some over.
 pub const IMBALANCE_MAX: usize = 16;
 /// Sockets of one shard that have not been upgraded; further ones wait to be accepted.
@@ -335,6 +337,12 @@ pub const COMMIT_EVENTS_MAX: usize = 1_024;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Index entries of one commit, so that events full of tags cannot stretch it.
 pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
+/// Index entries of the events that one deletion request may name.
+pub const DELETION_INDEX_ENTRIES_MAX: usize = 2 * COMMIT_INDEX_ENTRIES_MAX;
+/// Bytes of the JSON of those events.
+pub const DELETION_BYTES_MAX: usize = 16 * COMMIT_BYTES_MAX;
+/// Tags of a deletion request that cannot name more than that, whatever they name.
+pub const DELETION_TAGS_UNCHECKED_MAX: usize = 4;
 /// Events of one commit of a process that does nothing but fill the store.
 pub const FILL_EVENTS_MAX: usize = 32_768;
 /// Bytes of event JSON in one such commit.
@@ -362,6 +370,9 @@ pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
 pub const HINT_ENTRIES_MAX: u32 = 64;
 
 const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
+const _: () = assert!(DELETION_TAGS_UNCHECKED_MAX * FRAME_BYTES_MAX <= DELETION_BYTES_MAX);
+const _: () =
+    assert!(DELETION_TAGS_UNCHECKED_MAX * (EVENT_TAGS_MAX + 6) <= DELETION_INDEX_ENTRIES_MAX);
 const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
 
 /// Time that a shard has to accept connections after its thread was started.

@@ -14,8 +14,8 @@ pub mod series;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, ImportOutcome, Label, QueryKind, RateKind, ShedReason, TransferKind,
-    UpgradeRefusal,
+    EventOutcome, GateName, ImportOutcome, Label, MessageRefusal, QueryKind, RateKind,
+    RemovalReason, ShedReason, TransferKind, UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
 
@@ -86,13 +86,15 @@ pub struct ShardMetrics {
     pub subscriptions_active: Gauge,
     /// EVENT messages.
     pub events_received: ByLabel<EventOutcome, Counter>,
+    /// Other messages turned away.
+    pub messages_refused: ByLabel<MessageRefusal, Counter>,
     /// Messages above a rate.
     pub rate_limited: ByLabel<RateKind, Counter>,
     /// Live events queued.
     pub events_delivered: Counter,
     /// Turns of reader threads.
     pub reader_turns: Counter,
-    /// Live events not sent.
+    /// Events not sent.
     pub events_dropped: ByLabel<DropReason, Counter>,
     /// Questions to the store.
     pub queries: ByLabel<QueryKind, Counter>,
@@ -125,6 +127,7 @@ impl ShardMetrics {
             upgrades_refused: ByLabel::counters(&series::UPGRADES_REFUSED, &[]),
             subscriptions_active: series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
             events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
+            messages_refused: ByLabel::counters(&series::MESSAGES_REFUSED, &[]),
             rate_limited: ByLabel::counters(&series::RATE_LIMITED, &[]),
             events_delivered: series::EVENTS_DELIVERED.counter(&[]),
             reader_turns: series::READER_TURNS.counter(&[]),
@@ -202,6 +205,11 @@ impl TransferMetrics {
 /// How long the store's commits take; for the store's writer.
 pub fn store_commit_seconds() -> Histogram {
     series::STORE_COMMIT_SECONDS.histogram(&[])
+}
+
+/// What the store removes; for the store's writer.
+pub fn events_removed() -> ByLabel<RemovalReason, Counter> {
+    ByLabel::counters(&series::EVENTS_REMOVED, &[])
 }
 
 /// Says which driver the shards run on.

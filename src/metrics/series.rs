@@ -4,8 +4,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
     AcceptError, AuthMethod, AuthOutcome, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, ImportOutcome, Label, QueryKind, RateKind, ShedReason, TransferKind,
-    UpgradeRefusal,
+    EventOutcome, GateName, ImportOutcome, Label, MessageRefusal, QueryKind, RateKind,
+    RemovalReason, ShedReason, TransferKind, UpgradeRefusal,
 };
 
 /// One series, or one family of them by label.
@@ -155,10 +155,14 @@ table! {
         "EVENT messages by what became of them";
     RATE_LIMITED = Counter "buzz_rate_limited_total" [closed::<RateKind>()]
         "Messages answered rate-limited, by which rate they were above";
+    MESSAGES_REFUSED = Counter "buzz_messages_refused_total" [closed::<MessageRefusal>()]
+        "Messages turned away that were no EVENT or AUTH, by reason";
     EVENTS_DELIVERED = Counter "buzz_events_delivered_total" []
         "Live events queued to subscribers";
     EVENTS_DROPPED = Counter "buzz_events_dropped_total" [closed::<DropReason>()]
-        "Live events not sent to a subscriber, by reason";
+        "Events not sent to a subscriber, by reason";
+    EVENTS_REMOVED = Counter "buzz_events_removed_total" [closed::<RemovalReason>()]
+        "Events that the store removed, by reason";
     QUERIES = Counter "buzz_queries_total" [closed::<QueryKind>()]
         "Questions to the store";
     QUERY_SECONDS = Histogram "buzz_query_seconds" [closed::<QueryKind>()]

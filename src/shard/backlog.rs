@@ -10,21 +10,25 @@
 //! than a step, so that neighbours' cache lines are not written with every frame; all steps together
 //! are a small part of the bound.
 //!
-//! Who is the largest is known exactly within a shard and, between shards, as of the last sweep. A
-//! shard that finds itself past the bound hands the search to the one that published the larger
-//! connection, which looks again at its own.
+//! The largest is disconnected, wherever it is: each shard publishes how much waits for its largest
+//! connection, never a step less than that is. One shard at a time looks for it. One that finds that
+//! another has published a larger connection passes the search on to it; that one looks at its own,
+//! publishes what is true, and goes on.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::config::OutboxBounds;
-use crate::limits::OUTBOX_TOTAL_SLACK_DIVISOR;
+use crate::limits::{HISTORY_BACKLOG_BYTES_MAX, OUTBOX_TOTAL_SLACK_DIVISOR};
 use crate::metrics::{CloseReason, DropReason};
 use crate::shard::Shard;
 use crate::shard::common::{Common, Mail};
 use crate::shard::conn::{Conn, Phase};
 use crate::ws::close;
+
+/// Who searches for the largest: nobody. Else a shard's number and one.
+const NOBODY: usize = 0;
 
 /// Bytes by which a shard's sum may differ from what it has published of it.
 pub(super) fn step(bounds: &OutboxBounds, shards: usize) -> usize {
@@ -36,6 +40,28 @@ impl Common {
     pub fn queued_bytes(&self) -> usize {
         let queued = self.queued.iter();
         queued.map(|queued| queued.0.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Gives the search for the largest to a shard, unless one has it. Who asked in vain asks again at
+    /// its next growth or sweep.
+    fn begin_relief(&self, shard: usize) -> bool {
+        let relief = &self.relief.0;
+        relief
+            .compare_exchange(NOBODY, shard + 1, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn end_relief(&self) {
+        self.relief.0.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// Passes the search on. A mailbox without room has a busy shard behind it: the next one who is
+    /// past the bound begins anew.
+    fn pass_relief(&self, shard: usize) {
+        self.relief.0.store(shard + 1, Ordering::Relaxed);
+        if self.tell(shard, Mail::Relieve).is_err() {
+            self.end_relief();
+        }
     }
 }
 
@@ -52,6 +78,19 @@ impl Conn {
         }
         self.recount(shard);
         true
+    }
+
+    /// Whether it may be given more history: it has taken most of what it was given.
+    pub(super) fn takes_history(&self, shard: &Shard) -> bool {
+        let most = HISTORY_BACKLOG_BYTES_MAX.min(shard.config.outbox.soft_bytes / 2);
+        self.backlog() + self.promised.get() <= most
+    }
+
+    /// Bytes of history that it may be given now. They leave its queue below the soft bound, so that
+    /// only live events, or answers to what it sends itself, make a client too slow.
+    pub(super) fn history_room(&self, shard: &Shard) -> usize {
+        let queued = self.backlog() + self.promised.get();
+        shard.config.outbox.soft_bytes.saturating_sub(queued)
     }
 
     /// Whether the queue has been above its soft bound, without a break, for longer than it may.
@@ -84,6 +123,12 @@ impl Conn {
         series.increment(dropped as u64);
     }
 
+    /// Counts events that were not written before their time came.
+    pub(super) fn count_expired(&self, shard: &Shard, dropped: usize) {
+        let series = shard.metrics.events_dropped.of(DropReason::Expired);
+        series.increment(dropped as u64);
+    }
+
     /// A client too slow for what it asked for. Nothing more is queued for it; it is told why.
     pub(super) fn overflow(self: &Rc<Self>, shard: &Rc<Shard>) {
         shard.metrics.backpressure_disconnects.increment(1);
@@ -98,6 +143,9 @@ impl Shard {
     fn queue_changed(&self, before: usize, now: usize) {
         let queued = self.queued.get() - before + now;
         self.queued.set(queued);
+        if now >= self.largest_published.get() + self.queued_step {
+            self.publish_largest(now);
+        }
         if queued.abs_diff(self.queued_published.get()) >= self.queued_step {
             self.publish_queued();
             if now > before && self.is_past_total() {
@@ -130,6 +178,7 @@ impl Shard {
     }
 
     fn publish_largest(&self, largest: usize) {
+        self.largest_published.set(largest);
         self.common.largest[self.id]
             .0
             .store(largest, Ordering::Relaxed);
@@ -139,47 +188,47 @@ impl Shard {
     pub(super) async fn keep_total(self: Rc<Self>) {
         loop {
             self.relief.wait().await;
-            self.relieve();
+            if self.is_past_total() && self.common.begin_relief(self.id) {
+                self.relieve();
+            }
         }
     }
 
-    /// Disconnects the largest of this shard while it is the largest of all and the sum is past its
-    /// bound, then lets the shard go on that has a larger one.
+    /// Goes on with the search, which is this shard's now: disconnects its largest connections while
+    /// they are the largest of all and the sum is past its bound.
     pub(super) fn relieve(self: &Rc<Self>) {
-        let mut largest: Vec<(usize, u32)> = Vec::new();
+        let mut by_size: Vec<(usize, u32)> = Vec::new();
         self.each_conn(|conn| {
             if conn.counted_bytes.get() > 0 {
-                largest.push((conn.counted_bytes.get(), conn.key()));
+                by_size.push((conn.counted_bytes.get(), conn.key()));
             }
         });
-        largest.sort_unstable();
-        self.publish_queued();
-        while self.is_past_total() {
-            let (bytes, key) = largest.pop().unwrap_or_default();
+        by_size.sort_unstable();
+        loop {
+            let largest = by_size.pop();
+            let bytes = largest.map_or(0, |(bytes, _)| bytes);
+            self.publish_queued();
             self.publish_largest(bytes);
+            if !self.is_past_total() {
+                return self.common.end_relief();
+            }
             if let Some(other) = self.larger_than(bytes) {
-                // Until it has looked itself it is not asked again.
-                self.common.largest[other].0.store(0, Ordering::Relaxed);
-                // A mailbox without room has a busy shard behind it: the next growth asks again.
-                let _ = self.common.tell(other, Mail::Relieve);
-                return;
+                return self.common.pass_relief(other);
             }
-            if bytes == 0 {
-                return;
-            }
+            let Some((_, key)) = largest else {
+                return self.common.end_relief();
+            };
             let conn = self.conns.borrow().get(key as usize).cloned();
             if let Some(conn) = conn {
                 self.metrics.backpressure_disconnects.increment(1);
                 let code = Some(close::POLICY_VIOLATION);
                 let text = "the relay's queues are full and yours is the longest";
                 conn.close(self, CloseReason::QueuesFull, code, text);
-                self.publish_queued();
             }
         }
-        self.publish_largest(largest.last().map_or(0, |(bytes, _)| *bytes));
     }
 
-    /// The shard that published a larger connection than this.
+    /// The shard that published the largest connection, if that is larger than this.
     fn larger_than(&self, bytes: usize) -> Option<usize> {
         let published = self.common.largest.iter().enumerate();
         let others = published.filter(|(id, _)| *id != self.id);

@@ -12,14 +12,16 @@ use crate::drain::run::Part;
 use crate::lifecycle::Lifecycle;
 use crate::limits::MAILBOX_ITEMS_MAX;
 use crate::live::RecentIds;
+use crate::metrics::{ByLabel, RemovalReason};
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
+use crate::shard::hooks::{self, Hook};
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
-use crate::store::{CommitSink, Done, Outcome};
+use crate::store::{CommitSink, Done, Outcome, Removal};
 use crate::transfer::running::Transfers;
 
 /// What a shard is told by other threads.
@@ -68,8 +70,10 @@ pub struct Common {
     pub(super) load: Box<[Padded]>,
     /// Bytes that wait to be written on each shard, to within a step.
     pub(super) queued: Box<[Padded]>,
-    /// Bytes that wait for the largest connection of each shard, as of its last sweep.
+    /// Bytes that wait for the largest connection of each shard, to within a step.
     pub(super) largest: Box<[Padded]>,
+    /// Which shard searches for the largest of all; see [`backlog`](super::backlog).
+    pub(super) relief: Padded,
     /// When each shard last swept, in milliseconds since `born`.
     beats: Box<[Padded]>,
     born: Instant,
@@ -106,11 +110,12 @@ impl Common {
             drain: Ledger::new(shards),
             transfers: Arc::default(),
             mail: (0..shards)
-                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
+                .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
             queued: (0..shards).map(|_| Padded::default()).collect(),
             largest: (0..shards).map(|_| Padded::default()).collect(),
+            relief: Padded::default(),
             beats: (0..shards).map(|_| Padded::default()).collect(),
             born: Instant::now(),
             open: AtomicUsize::new(0),
@@ -169,6 +174,7 @@ impl Common {
             batches: self.mail.iter().map(|_| Vec::new()).collect(),
             imported: Vec::new(),
             commit_seconds: crate::metrics::store_commit_seconds(),
+            events_removed: crate::metrics::events_removed(),
             common: self.clone(),
         }
     }
@@ -182,10 +188,12 @@ pub struct Fanout {
     /// Of an import, which is no shard's.
     imported: Vec<Done>,
     commit_seconds: metrics::Histogram,
+    events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
 
 impl CommitSink for Fanout {
     fn committed(&mut self, done: &mut Vec<Done>) {
+        hooks::block(Hook::Delivery);
         for done in done.drain(..) {
             if let Outcome::Stored { seq } = done.outcome {
                 for batch in &mut self.batches {
@@ -211,5 +219,15 @@ impl CommitSink for Fanout {
 
     fn commit_took(&mut self, duration: Duration, _events: usize) {
         self.commit_seconds.record(duration);
+    }
+
+    fn removed(&mut self, why: Removal, events: usize) {
+        let why = match why {
+            Removal::Deleted => RemovalReason::Deleted,
+            Removal::Expired => RemovalReason::Expired,
+            Removal::Replaced => RemovalReason::Replaced,
+            Removal::Vanished => RemovalReason::Vanished,
+        };
+        self.events_removed.of(why).increment(events as u64);
     }
 }

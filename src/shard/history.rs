@@ -20,11 +20,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::limits::{
-    HISTORY_BACKLOG_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME,
-    SLICE_TIME_COLD,
+    READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME, SLICE_TIME_COLD,
 };
 use crate::live::SubKey;
-use crate::metrics::{DropReason, QueryKind};
+use crate::metrics::{DropReason, MessageRefusal, QueryKind};
 use crate::nostr::filter::Filter;
 use crate::nostr::hll::Hll;
 use crate::nostr::message::{self, Prefix, Reason, SubId};
@@ -55,6 +54,8 @@ struct Read {
     sub: SubId,
     /// The subscription that a REQ fills; a COUNT has none.
     fills: Option<(SubKey, u32)>,
+    /// Values in the filters of a COUNT. Those of a REQ are its subscription's.
+    values: usize,
     /// `None` while a reader thread has it.
     question: Option<Question>,
     started: Instant,
@@ -63,6 +64,12 @@ struct Read {
     /// It has met pages that were not in memory.
     cold: bool,
 }
+
+const LOG_IN: Reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
+const TOO_MANY_SUBS: Reason = Reason::fixed(Prefix::Error, "too many subscriptions");
+const TOO_MANY_READS: Reason = Reason::fixed(Prefix::Error, "too many reads are waiting");
+const TOO_MANY_VALUES: Reason =
+    Reason::fixed(Prefix::Error, "too many filter values on this connection");
 
 /// How far a slice has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -78,17 +85,26 @@ enum Step {
 /// Answers a REQ.
 pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter>) {
     conn.remove_sub(shard, &sub);
-    let values = filters.iter().map(Filter::value_count).sum();
-    if conn.filter_values.get() + values > shard.config.filter_values_max {
-        let text = "too many filter values on this connection";
-        return closed(shard, conn, &sub, &Reason::fixed(Prefix::Error, text));
-    }
-    if let Some(reason) = login_first(shard, conn) {
-        return closed(shard, conn, &sub, &reason);
+    let Some(values) = room_for(shard, conn, &filters) else {
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::FilterValues,
+            &TOO_MANY_VALUES,
+        );
+    };
+    if must_log_in(shard, conn) {
+        return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
     let Some((key, serial)) = conn.add_sub(shard, sub.clone(), values) else {
-        let reason = Reason::fixed(Prefix::Error, "too many subscriptions");
-        return closed(shard, conn, &sub, &reason);
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::Subscriptions,
+            &TOO_MANY_SUBS,
+        );
     };
     let filters: Arc<[Filter]> = filters.into();
     shard.subscribe(key, filters.clone());
@@ -110,12 +126,24 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
 
 /// Answers a COUNT (NIP-45).
 pub fn count(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter>) {
-    if let Some(reason) = login_first(shard, conn) {
-        return closed(shard, conn, &sub, &reason);
+    let Some(values) = room_for(shard, conn, &filters) else {
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::FilterValues,
+            &TOO_MANY_VALUES,
+        );
+    };
+    if must_log_in(shard, conn) {
+        return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
     let count = Count::new(filters.into()).seen_by(conn.viewer());
     let question = Question::Count(Box::new(count));
-    enter(shard, conn, Read::new(sub, None, question));
+    let mut read = Read::new(sub, None, question);
+    read.values = values;
+    conn.filter_values.set(conn.filter_values.get() + values);
+    enter(shard, conn, read);
 }
 
 impl Read {
@@ -123,6 +151,7 @@ impl Read {
         Read {
             sub,
             fills,
+            values: 0,
             question: Some(question),
             started: Instant::now(),
             bytes: 0,
@@ -137,21 +166,40 @@ impl Read {
         }
     }
 
+    /// It is over: its values are the connection's no more.
+    fn forget(&self, conn: &Conn) {
+        conn.filter_values
+            .set(conn.filter_values.get() - self.values);
+    }
+
     /// Whether somebody still waits for the answer.
     fn is_wanted(&self, conn: &Conn) -> bool {
         let asked = |(key, serial)| conn.has_sub(key, serial);
         conn.phase() == Phase::Open && self.fills.is_none_or(asked)
     }
 
-    /// Bytes of rows that the permit in use may still bring.
-    fn bytes_left(&self) -> usize {
-        READ_BYTES_MAX - self.bytes.min(READ_BYTES_MAX - 1)
+    /// Bytes of rows that the next slice may bring: what the permit in use leaves, and the queue.
+    fn bytes_left(&self, shard: &Shard, conn: &Conn) -> usize {
+        let left = READ_BYTES_MAX.saturating_sub(self.bytes);
+        left.min(conn.history_room(shard)).max(1)
     }
 }
 
-fn login_first(shard: &Shard, conn: &Conn) -> Option<Reason> {
-    let required = shard.config.login_required() && !conn.is_authenticated();
-    required.then_some(Reason::fixed(Prefix::AuthRequired, "log in to read"))
+/// The values in these filters, if the connection may have so many more.
+fn room_for(shard: &Shard, conn: &Conn, filters: &[Filter]) -> Option<usize> {
+    let values = filters.iter().map(Filter::value_count).sum();
+    let fits = conn.filter_values.get() + values <= shard.config.filter_values_max;
+    fits.then_some(values)
+}
+
+fn must_log_in(shard: &Shard, conn: &Conn) -> bool {
+    shard.config.login_required() && !conn.is_authenticated()
+}
+
+/// Turns a question away, and counts it.
+fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, why: MessageRefusal, reason: &Reason) {
+    shard.metrics.messages_refused.of(why).increment(1);
+    closed(shard, conn, sub, reason);
 }
 
 /// Starts a read, or lets it wait behind the connection's other reads.
@@ -165,18 +213,27 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
             // subscription is, so no more wait than a connection may have subscriptions.
             reads.waiting.retain(|read| read.is_wanted(conn));
             if reads.waiting.len() >= shard.config.subscriptions_max {
-                let reason = Reason::fixed(Prefix::Error, "too many reads are waiting");
-                return give_up(shard, conn, &read, &reason);
+                read.forget(conn);
+                return refuse(
+                    shard,
+                    conn,
+                    &read.sub,
+                    MessageRefusal::Reads,
+                    &TOO_MANY_READS,
+                );
             }
             return reads.waiting.push_back(read);
         }
         reads.running += 1;
     }
-    let hot = conn.backlog() <= HISTORY_BACKLOG_BYTES_MAX && hooks::delay(Hook::History).is_none();
+    let hot = conn.takes_history(shard) && hooks::delay(Hook::History).is_none();
     let held = hot.then(|| shard.history.at_once()).flatten();
     let held = match held {
         Some(held) => match slice(shard, conn, &mut read) {
-            Step::Over => return leave(conn),
+            Step::Over => {
+                read.forget(conn);
+                return leave(conn);
+            }
             Step::More => Some(held),
             Step::ReadDone => None,
         },
@@ -190,6 +247,7 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
 async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Option<Held>) {
     loop {
         answer(&shard, &conn, &mut read, held.take()).await;
+        read.forget(&conn);
         let next = {
             let mut reads = conn.reads.borrow_mut();
             reads.as_mut().and_then(|reads| reads.waiting.pop_front())
@@ -204,7 +262,7 @@ async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Optio
 /// Reads one question to its end, permit by permit.
 async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: Option<Held>) {
     loop {
-        while conn.backlog() > HISTORY_BACKLOG_BYTES_MAX && read.is_wanted(conn) && held.is_none() {
+        while !conn.takes_history(shard) && read.is_wanted(conn) && held.is_none() {
             conn.changed().await;
         }
         if !read.is_wanted(conn) {
@@ -254,7 +312,7 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     if !read.is_wanted(conn) {
         return Step::Over;
     }
-    let bytes_max = read.bytes_left();
+    let bytes_max = read.bytes_left(shard, conn);
     let Some(question) = read.question.as_mut() else {
         return Step::Over;
     };
@@ -268,9 +326,9 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let (sub, mut bytes) = (&read.sub, 0);
     let mut progress = Ok(Progress::More);
     conn.send(shard, |outbox| {
-        progress = question.slice(&shard.reader, &budget, &mut |json| {
-            bytes += json.len();
-            outbox.push_row(sub, json);
+        progress = question.slice(&shard.reader, &budget, &mut |row| {
+            bytes += row.json.len();
+            outbox.push_row(sub, row);
         });
     });
     let overran = start.elapsed() >= SLICE_TIME_COLD;
@@ -283,8 +341,11 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     let Some(question) = read.question.take() else {
         return Step::Over;
     };
-    let (bytes_max, now) = (read.bytes_left(), shard.unix_seconds());
-    match shard.common.readers.turn(question, bytes_max, now).await {
+    let (bytes_max, now) = (read.bytes_left(shard, conn), shard.unix_seconds());
+    conn.promised.set(conn.promised.get() + bytes_max);
+    let turn = shard.common.readers.turn(question, bytes_max, now).await;
+    conn.promised.set(conn.promised.get() - bytes_max);
+    match turn {
         Ok(Turn {
             question,
             rows,
@@ -296,8 +357,7 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
                 return Step::Over;
             }
             conn.send(shard, |outbox| {
-                rows.iter()
-                    .for_each(|json| outbox.push_row(&read.sub, json));
+                rows.iter().for_each(|row| outbox.push_row(&read.sub, row));
             });
             took(shard, conn, read, rows.bytes(), progress)
         }
@@ -331,8 +391,10 @@ fn took(
         conn.set_watermark(key, watermark);
     }
     match progress {
-        Ok(Progress::More) if read.bytes >= READ_BYTES_MAX => Step::ReadDone,
-        Ok(Progress::More) => Step::More,
+        Ok(Progress::More) if read.bytes < READ_BYTES_MAX && conn.takes_history(shard) => {
+            Step::More
+        }
+        Ok(Progress::More) => Step::ReadDone,
         Ok(Progress::Done) => {
             finish(shard, conn, read);
             Step::Over

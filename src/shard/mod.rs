@@ -72,7 +72,6 @@ use crate::limits::{
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
-use crate::nostr::event::Event;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
 use crate::store::embedded::Reader;
@@ -130,6 +129,7 @@ pub struct Shard {
     /// Bytes that wait to be written; see [`backlog`].
     queued: Cell<usize>,
     queued_published: Cell<usize>,
+    largest_published: Cell<usize>,
     queued_step: usize,
     relief: Signal,
 }
@@ -220,6 +220,7 @@ impl Shard {
             unupgraded: Cell::new(0),
             queued: Cell::new(0),
             queued_published: Cell::new(0),
+            largest_published: Cell::new(0),
             queued_step: backlog::step(&config.outbox, config.shards),
             relief: Signal::default(),
             config,
@@ -303,13 +304,6 @@ impl Shard {
         unix_seconds()
     }
 
-    /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.
-    pub fn has_expired(&self, event: &Event) -> bool {
-        event
-            .expiration()
-            .is_some_and(|expires| expires <= self.unix_seconds())
-    }
-
     /// A number that no other connection or subscription of this shard has had lately.
     pub fn next_serial(&self) -> u32 {
         let serial = self.serial.get().wrapping_add(1);
@@ -391,11 +385,7 @@ impl Shard {
     /// # Errors
     ///
     /// The reason for the client.
-    pub fn admit_upgrade(
-        &self,
-        conn: &Conn,
-        forwarded_for: Option<&str>,
-    ) -> Result<(), UpgradeRefusal> {
+    pub fn admit_upgrade(&self, conn: &Conn, forwarded_for: &[&str]) -> Result<(), UpgradeRefusal> {
         match self.common.lifecycle.stage() {
             Stage::Ready => {}
             Stage::Starting => return Err(UpgradeRefusal::Starting),

@@ -6,10 +6,11 @@
 //! write cost a tenth of sixteen writes.
 //!
 //! Invariant: the bytes on the wire are, for each piece in order, the small bytes up to
-//! `small_end` and then the event's. A live event's frame header and prefix are the last
+//! `small_end` and then the event's. Its event's frame header and prefix are the last
 //! `prefix_len` small bytes of its piece, and its closing bracket is the first small byte after,
-//! so that the queue, and the unwritten rest of a batch, can be cut down to their answers when the
-//! connection is being closed.
+//! so that events can be taken out of the queue, and out of the unwritten rest of a batch: the live
+//! ones when the connection is being closed, and those whose time has come (NIP-40). What one write
+//! names, up to [`WRITE_BYTES_MAX`] and an event, is on its way and stays.
 #![allow(unsafe_code)]
 
 use std::rc::Rc;
@@ -21,6 +22,7 @@ use crate::limits::{
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, SubId};
 use crate::shard::runtime::IoVecBuf;
+use crate::store::embedded::Row;
 use crate::ws::frame::{self, Opcode};
 
 /// An event as one shard's connections share it: one count per shard, so that deliveries on
@@ -72,9 +74,13 @@ impl Outbox {
     }
 
     /// Queues one event of a subscription, its stored JSON copied.
-    pub fn push_row(&mut self, sub: &SubId, json: &str) {
-        self.push_head(sub, json.len());
-        self.batch.small.extend_from_slice(json.as_bytes());
+    pub fn push_row(&mut self, sub: &SubId, row: Row<'_>) {
+        let start = self.batch.small.len();
+        self.push_head(sub, row.json.len());
+        self.batch.small.extend_from_slice(row.json.as_bytes());
+        if row.expires.is_some() {
+            self.batch.mark(start, row.expires, false, None);
+        }
         self.batch.small.push(b']');
     }
 
@@ -88,11 +94,8 @@ impl Outbox {
             self.batch.small.extend_from_slice(json.as_bytes());
         }
         // A copied event is marked like a shared one, so that a close can drop it all the same.
-        self.batch.pieces.push(Piece {
-            small_end: self.batch.small.len() as u32,
-            prefix_len: (self.batch.small.len() - start) as u32,
-            event: (!copied).then(|| event.clone()),
-        });
+        let shared = (!copied).then(|| event.clone());
+        self.batch.mark(start, event.expiration(), true, shared);
         self.batch.small.push(b']');
     }
 
@@ -108,7 +111,7 @@ impl Outbox {
 
     /// Drops the queued live events and keeps everything else. Returns how many were dropped.
     pub fn drop_live(&mut self) -> usize {
-        self.batch.drop_live(0)
+        self.batch.drop_pieces(0, |piece| piece.live)
     }
 
     /// Takes all that is queued, in `spare`'s memory for the next queue.
@@ -128,12 +131,25 @@ impl Outbox {
 /// Header bytes of a server's frame whose payload has up to 125 bytes.
 const SHORT_HEADER: usize = 2;
 
-#[derive(Default)]
+/// An event that may be dropped, and the small bytes before it.
 struct Piece {
     small_end: u32,
     prefix_len: u32,
+    /// Whether it came live, or out of the history.
+    live: bool,
+    /// In seconds since 1970, or [`NEVER`].
+    expires: u64,
+    /// Where its bytes are, unless they were copied.
     event: Option<Shared>,
 }
+
+impl Piece {
+    fn json(&self) -> &str {
+        self.event.as_ref().map_or("", |event| event.json())
+    }
+}
+
+const NEVER: u64 = u64::MAX;
 
 /// One vectored write: everything that was queued at one moment.
 #[derive(Default)]
@@ -144,6 +160,8 @@ pub struct Batch {
     parts: Vec<libc::iovec>,
     first: usize,
     whole: usize,
+    /// The first time at which an event in it expires.
+    expires: Option<u64>,
 }
 
 impl Batch {
@@ -173,7 +191,38 @@ impl Batch {
     /// Cuts what the kernel has not accepted yet down to the end of the frame under way and the
     /// frames that are no live events. Returns how many live events were dropped.
     pub fn cut_down(&mut self) -> usize {
-        let dropped = self.drop_live(self.whole - self.bytes);
+        self.cut(|piece| piece.live)
+    }
+
+    /// Takes out the events that have expired at `now`, in seconds since 1970, unless the kernel has
+    /// accepted some of their bytes. Returns how many. The clock is read only if there could be any.
+    pub fn drop_expired(&mut self, now: impl FnOnce() -> u64) -> usize {
+        let Some(first) = self.expires else { return 0 };
+        let now = now();
+        if now < first {
+            return 0;
+        }
+        let dropped = self.cut(|piece| piece.expires <= now);
+        let later = self.pieces.iter().map(|piece| piece.expires);
+        self.expires = later.filter(|at| *at > now && *at < NEVER).min();
+        dropped
+    }
+
+    /// Marks the small bytes from `start` on as those before an event's bytes.
+    fn mark(&mut self, start: usize, expires: Option<u64>, live: bool, event: Option<Shared>) {
+        let first = self.expires.into_iter().chain(expires).min();
+        self.expires = first;
+        self.pieces.push(Piece {
+            small_end: self.small.len() as u32,
+            prefix_len: (self.small.len() - start) as u32,
+            live,
+            expires: expires.unwrap_or(NEVER),
+            event,
+        });
+    }
+
+    fn cut(&mut self, goes: impl Fn(&Piece) -> bool) -> usize {
+        let dropped = self.drop_pieces(self.whole - self.bytes, goes);
         if dropped > 0 {
             self.parts.clear();
             self.first = 0;
@@ -182,40 +231,57 @@ impl Batch {
         dropped
     }
 
-    /// Drops the live events of which no byte is among the first `written` on the wire, and those
-    /// bytes. Nothing changes if there is no such event.
-    fn drop_live(&mut self, written: usize) -> usize {
+    /// Drops the events that shall go and of which no byte is among the first `written` on the wire,
+    /// and those bytes. Nothing changes if there is no such event.
+    fn drop_pieces(&mut self, written: usize, goes: impl Fn(&Piece) -> bool) -> usize {
         let mut kept = Vec::new();
         // Where the next piece starts: on the wire, and in the small bytes.
         let (mut wire, mut start) = (0, 0);
-        let mut keep = |wire: &mut usize, bytes: &[u8]| {
-            let done = written.saturating_sub(*wire).min(bytes.len());
+        let mut keep = |kept: &mut Vec<u8>, bytes: &[u8]| {
+            let done = written.saturating_sub(wire).min(bytes.len());
             kept.extend_from_slice(&bytes[done..]);
-            *wire += bytes.len();
+            wire += bytes.len();
+            wire >= written
         };
+        // By piece: where its small bytes end now, if all of it is still to be written.
+        let mut stays = Vec::new();
         let mut dropped = 0;
         for piece in &self.pieces {
             let end = piece.small_end as usize;
-            let live = end - piece.prefix_len as usize;
-            keep(&mut wire, &self.small[start..live]);
-            let json = piece.event.as_ref().map_or("", |event| event.json());
+            let head = end - piece.prefix_len as usize;
+            let unwritten = keep(&mut kept, &self.small[start..head]);
             // The bracket that closes this event's array goes with it.
             start = end + 1;
-            if wire < written {
-                keep(&mut wire, &self.small[live..end]);
-                keep(&mut wire, json.as_bytes());
-                keep(&mut wire, &self.small[end..start]);
-            } else {
-                // Nothing of it is written, so neither is anything behind it.
+            if unwritten && goes(piece) {
                 dropped += 1;
+                stays.push(None);
+                continue;
             }
+            keep(&mut kept, &self.small[head..end]);
+            if unwritten {
+                stays.push(Some(kept.len() as u32));
+            } else {
+                keep(&mut kept, piece.json().as_bytes());
+                stays.push(None);
+            }
+            keep(&mut kept, &self.small[end..start]);
         }
-        if dropped > 0 {
-            keep(&mut wire, &self.small[start..]);
-            self.pieces.clear();
-            self.bytes = kept.len();
-            self.small = kept;
+        if dropped == 0 {
+            return 0;
         }
+        keep(&mut kept, &self.small[start..]);
+        let mut stays = stays.into_iter();
+        self.pieces
+            .retain_mut(|piece| match stays.next().flatten() {
+                Some(end) => {
+                    piece.small_end = end;
+                    true
+                }
+                None => false,
+            });
+        let shared = self.pieces.iter().map(|piece| piece.json().len());
+        self.bytes = kept.len() + shared.sum::<usize>();
+        self.small = kept;
         dropped
     }
 
@@ -230,6 +296,7 @@ impl Batch {
         self.bytes = 0;
         self.first = 0;
         self.whole = 0;
+        self.expires = None;
     }
 
     /// Lays out the parts. From here on the batch's buffers do not change until it is cleared or cut.
@@ -285,193 +352,4 @@ unsafe impl IoVecBuf for Batch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::nostr::testing::Author;
-
-    fn event(content: &str) -> Shared {
-        Rc::new(Arc::new(Author::new(1).note(1_700_000_000, content)))
-    }
-
-    fn frame(payload: &[u8]) -> Vec<u8> {
-        let (header, length) = frame::header(Opcode::Text, payload.len());
-        [&header[..length], payload].concat()
-    }
-
-    fn live_frame(event: &Shared) -> Vec<u8> {
-        frame(format!(r#"["EVENT","s",{}]"#, event.json()).as_bytes())
-    }
-
-    fn wire(batch: &Batch) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for part in &batch.parts[batch.first..] {
-            // SAFETY: the test holds the batch, whose parts are valid.
-            bytes.extend_from_slice(unsafe {
-                std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len)
-            });
-        }
-        bytes
-    }
-
-    fn sub() -> SubId {
-        SubId::new("s", 64).expect("a valid id")
-    }
-
-    #[test]
-    fn pieces_come_out_in_the_order_they_went_in() {
-        let (long, short) = (event(&"x".repeat(2_000)), event(""));
-        assert!(long.json().len() > EVENT_COPY_BYTES_MAX);
-        let mut outbox = Outbox::default();
-        outbox.push_text(|out| out.extend_from_slice(b"[\"EOSE\",\"s\"]"));
-        outbox.push_live(&sub(), &long);
-        outbox.push_live(&sub(), &short);
-        outbox.push_row(&sub(), "{}");
-        outbox.push_text(|out| out.extend_from_slice(&[b'y'; 300]));
-        outbox.push_live(&sub(), &long);
-        let expected = [
-            frame(b"[\"EOSE\",\"s\"]"),
-            live_frame(&long),
-            live_frame(&short),
-            frame(br#"["EVENT","s",{}]"#),
-            frame(&[b'y'; 300]),
-            live_frame(&long),
-        ]
-        .concat();
-        assert_eq!(outbox.bytes(), expected.len());
-        let batch = outbox.take(Batch::default());
-        assert_eq!(batch.bytes(), expected.len());
-        assert_eq!(wire(&batch), expected);
-        assert!(outbox.is_empty());
-    }
-
-    #[test]
-    fn a_close_drops_live_events_and_nothing_else() {
-        let (long, short) = (event(&"x".repeat(2_000)), event(""));
-        let mut outbox = Outbox::default();
-        outbox.push_live(&sub(), &short);
-        outbox.push_text(|out| out.extend_from_slice(b"first"));
-        outbox.push_live(&sub(), &long);
-        outbox.push_live(&sub(), &long);
-        outbox.push_row(&sub(), "{}");
-        outbox.push_live(&sub(), &short);
-        outbox.push_text(|out| out.extend_from_slice(b"last"));
-        assert_eq!(outbox.drop_live(), 4);
-        let expected = [
-            frame(b"first"),
-            frame(br#"["EVENT","s",{}]"#),
-            frame(b"last"),
-        ]
-        .concat();
-        assert_eq!(outbox.bytes(), expected.len());
-        assert_eq!(wire(&outbox.take(Batch::default())), expected);
-    }
-
-    #[test]
-    fn short_writes_go_on_where_they_stopped() {
-        let long = event(&"x".repeat(1_000));
-        let mut expected = Vec::new();
-        let mut outbox = Outbox::default();
-        for _ in 0..3 {
-            outbox.push_live(&sub(), &long);
-            expected.extend(live_frame(&long));
-        }
-        for step in [1, 7, 15, 1_000, 1_017, expected.len() - 1] {
-            let mut outbox_copy = Outbox::default();
-            for _ in 0..3 {
-                outbox_copy.push_live(&sub(), &long);
-            }
-            let mut batch = outbox_copy.take(Batch::default());
-            let mut sent = 0;
-            loop {
-                assert_eq!(wire(&batch), expected[sent..]);
-                let count = step.min(expected.len() - sent);
-                sent += count;
-                if batch.advance(count) {
-                    break;
-                }
-            }
-            assert_eq!(sent, expected.len());
-        }
-    }
-
-    #[test]
-    fn one_write_names_no_more_parts_than_the_kernel_takes() {
-        let long = event(&"x".repeat(1_000));
-        let mut outbox = Outbox::default();
-        for _ in 0..BATCH_PARTS_MAX {
-            outbox.push_live(&sub(), &long);
-        }
-        let batch = outbox.take(Batch::default());
-        assert!(batch.read_iovec_len() <= BATCH_PARTS_MAX);
-        assert!(batch.parts.len() > BATCH_PARTS_MAX);
-    }
-
-    #[test]
-    fn one_write_names_little_more_than_its_share() {
-        let (long, short) = (event(&"x".repeat(WRITE_BYTES_MAX / 2)), event(""));
-        let mut outbox = Outbox::default();
-        for _ in 0..4 * WRITE_BYTES_MAX / short.json().len() {
-            outbox.push_live(&sub(), &short);
-        }
-        for _ in 0..4 {
-            outbox.push_live(&sub(), &long);
-        }
-        let mut batch = outbox.take(Batch::default());
-        loop {
-            let window = &batch.parts[batch.first..][..batch.read_iovec_len()];
-            let bytes: usize = window.iter().map(|part| part.iov_len).sum();
-            assert!(bytes < 2 * WRITE_BYTES_MAX, "{bytes}");
-            assert!(bytes >= WRITE_BYTES_MAX.min(batch.bytes()), "{bytes}");
-            if batch.advance(bytes) {
-                return;
-            }
-        }
-    }
-
-    #[test]
-    fn wherever_a_batch_is_cut_its_frame_is_finished_and_its_answers_stay() {
-        let (long, short) = (event(&"x".repeat(300)), event(""));
-        // Frames in order, and whether each is a live event.
-        let row = frame(br#"["EVENT","s",{}]"#);
-        let frames = [
-            (live_frame(&short), true),
-            (frame(b"first"), false),
-            (live_frame(&long), true),
-            (live_frame(&long), true),
-            (row, false),
-            (live_frame(&short), true),
-            (frame(b"last"), false),
-            (live_frame(&long), true),
-        ];
-        let all: Vec<u8> = frames.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
-        for written in 0..all.len() {
-            let mut outbox = Outbox::default();
-            outbox.push_live(&sub(), &short);
-            outbox.push_text(|out| out.extend_from_slice(b"first"));
-            outbox.push_live(&sub(), &long);
-            outbox.push_live(&sub(), &long);
-            outbox.push_row(&sub(), "{}");
-            outbox.push_live(&sub(), &short);
-            outbox.push_text(|out| out.extend_from_slice(b"last"));
-            outbox.push_live(&sub(), &long);
-            let mut batch = outbox.take(Batch::default());
-            batch.advance(written);
-            let dropped = batch.cut_down();
-            let (mut at, mut expected, mut expected_drops) = (0, all[..written].to_vec(), 0);
-            for (bytes, live) in &frames {
-                let done = written.saturating_sub(at).min(bytes.len());
-                at += bytes.len();
-                if *live && done == 0 {
-                    expected_drops += 1;
-                } else {
-                    expected.extend(&bytes[done..]);
-                }
-            }
-            assert_eq!(dropped, expected_drops, "cut at {written}");
-            let sent = [&all[..written], &wire(&batch)].concat();
-            assert!(sent == expected, "cut at {written}");
-            assert_eq!(batch.bytes(), expected.len() - written);
-            assert!(batch.bytes() == 0 || batch.advance(batch.bytes()));
-        }
-    }
-}
+mod tests;

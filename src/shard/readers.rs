@@ -24,7 +24,7 @@ use crate::limits::{READER_NICE, READER_THREADS, READER_TURN};
 use crate::nostr::filter::Filter;
 use crate::shard::hooks;
 use crate::store::StoreError;
-use crate::store::embedded::{Budget, Count, Progress, Query, Reader};
+use crate::store::embedded::{Budget, Count, Progress, Query, Reader, Row};
 
 /// A question to the store, at any place between its first row and its last.
 pub enum Question {
@@ -35,7 +35,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// Goes on for one slice. Each event's JSON is handed to `each`.
+    /// Goes on for one slice. Each event is handed to `each`.
     ///
     /// # Errors
     ///
@@ -44,11 +44,11 @@ impl Question {
         &mut self,
         reader: &Reader,
         budget: &Budget,
-        each: &mut dyn FnMut(&str),
+        each: &mut dyn FnMut(Row<'_>),
     ) -> Result<Progress, StoreError> {
         hooks::stall();
         match self {
-            Question::Events(query) => query.slice(reader, budget, each),
+            Question::Events(query) => query.slice_rows(reader, budget, each),
             Question::Count(count) => count.slice(reader, budget),
         }
     }
@@ -73,25 +73,27 @@ fn major_faults(stat: &str) -> Option<u64> {
     fields.split_ascii_whitespace().nth(9)?.parse().ok()
 }
 
-/// Events as JSON, in their order.
+/// Events in their order.
 #[derive(Debug, Default)]
 pub struct Rows {
     text: String,
-    ends: Vec<usize>,
+    /// Of each, where it ends in `text`, and when it expires.
+    ends: Vec<(usize, Option<u64>)>,
 }
 
 impl Rows {
-    fn push(&mut self, json: &str) {
-        self.text.push_str(json);
-        self.ends.push(self.text.len());
+    fn push(&mut self, row: Row<'_>) {
+        self.text.push_str(row.json);
+        self.ends.push((self.text.len(), row.expires));
     }
 
-    /// Each event's JSON.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| &self.text[start..*end])
+    /// Each event.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|(end, _)| *end));
+        starts.zip(&self.ends).map(|(start, (end, expires))| Row {
+            json: &self.text[start..*end],
+            expires: *expires,
+        })
     }
 
     /// Their bytes.
@@ -205,7 +207,7 @@ fn take_turn(reader: &Reader, job: Job) {
         deadline: Some(Instant::now() + READER_TURN),
         now,
     };
-    let progress = question.slice(reader, &budget, &mut |json| rows.push(json));
+    let progress = question.slice(reader, &budget, &mut |row| rows.push(row));
     // Nobody may wait any longer: then the question ends here.
     let _ = reply.send(Turn {
         question,
@@ -276,7 +278,7 @@ mod tests {
             now: 0,
         };
         let reader = store.reader();
-        let here = question.slice(&reader, &few, &mut |json| given.push(json.to_owned()));
+        let here = question.slice(&reader, &few, &mut |row| given.push(row.json.to_owned()));
         assert_eq!(here, Ok(Progress::More));
         assert!((1..=10).contains(&given.len()));
         let mut turns = 0;
@@ -284,7 +286,7 @@ mod tests {
             // A few rows a turn.
             let turn = readers.turn(question, 2_000, 0).await.ok().unwrap();
             assert!(turn.rows.bytes() <= 2_000);
-            given.extend(turn.rows.iter().map(str::to_owned));
+            given.extend(turn.rows.iter().map(|row| row.json.to_owned()));
             question = turn.question;
             turns += 1;
             if turn.progress == Ok(Progress::Done) {
@@ -300,7 +302,7 @@ mod tests {
             now: 0,
         };
         let mut again = everything();
-        let done = again.slice(&reader, &all, &mut |json| whole.push(json.to_owned()));
+        let done = again.slice(&reader, &all, &mut |row| whole.push(row.json.to_owned()));
         assert_eq!(done, Ok(Progress::Done));
         assert_eq!(given.len(), 100);
         assert_eq!(given, whole);

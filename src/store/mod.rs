@@ -66,6 +66,29 @@ pub struct Done {
     pub outcome: Outcome,
 }
 
+/// Why the store removed an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// A deletion request names it (NIP-09).
+    Deleted,
+    /// Its time had come (NIP-40).
+    Expired,
+    /// A newer version took its place (NIP-01).
+    Replaced,
+    /// Its author, or a gift wrap's addressee, has asked to vanish (NIP-62).
+    Vanished,
+}
+
+impl Removal {
+    /// Every value, in the order of their numbers.
+    pub const ALL: [Removal; 4] = [
+        Removal::Deleted,
+        Removal::Expired,
+        Removal::Replaced,
+        Removal::Vanished,
+    ];
+}
+
 /// Where outcomes go. Called on the writer's thread: it must not block for long.
 pub trait CommitSink: Send + 'static {
     /// Takes the outcomes of one commit, in sequence order, after the commit. Drains `done`.
@@ -74,6 +97,11 @@ pub trait CommitSink: Send + 'static {
     /// Told once a commit that stored events: the time from its first write until it was durable.
     fn commit_took(&mut self, duration: Duration, events: usize) {
         let _ = (duration, events);
+    }
+
+    /// Told once a commit, and once a reason, how many events it removed.
+    fn removed(&mut self, why: Removal, events: usize) {
+        let _ = (why, events);
     }
 }
 

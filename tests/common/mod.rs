@@ -10,12 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub mod client;
 pub mod confine;
+pub mod hooks;
 pub mod raw;
 pub mod relay;
 
 pub use buzz_uring::nostr::testing::Author;
 pub use client::Client;
 pub use confine::Confine;
+pub use hooks::{Hooks, hooked};
 pub use raw::{Raw, get};
 pub use relay::{Exit, Launch, Relay};
 

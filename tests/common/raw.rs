@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use super::WAIT;
 
@@ -155,6 +156,17 @@ pub fn close(code: u16, reason: &str) -> Vec<u8> {
     frame(0x80 | CLOSE, &payload)
 }
 
+/// A connection whose kernel takes little on its behalf.
+pub fn slow_socket(relay: SocketAddr) -> Raw {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.connect(&relay.into()).unwrap();
+    let mut raw = Raw::over(socket.into());
+    raw.send(upgrade(&[]));
+    raw.expect_upgrade();
+    raw
+}
+
 impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {
         Raw::over(TcpStream::connect(address).expect("a connection"))
@@ -202,6 +214,15 @@ impl Raw {
         socket
             .set_linger(Some(Duration::ZERO))
             .expect("a TCP option");
+    }
+
+    /// Vanishes without a word, as a cable that is cut: from here on our kernel drops whatever comes
+    /// and acknowledges nothing. Keep the socket, or its end tells the relay.
+    pub fn vanish(&self) {
+        let drop_all = socket2::SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+        socket2::SockRef::from(&self.stream)
+            .attach_filter(&[drop_all])
+            .expect("a filter");
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {

@@ -14,10 +14,11 @@ use heed::{PutFlags, RwTxn};
 use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
 use super::tables::Tables;
 use super::{deletion, store_error};
+use crate::limits::COMMIT_INDEX_ENTRIES_MAX;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
-use crate::store::{Outcome, StoreError, StoreErrorKind};
+use crate::store::{CommitSink, Outcome, Removal, StoreError, StoreErrorKind};
 
 /// Buffers that outlive a group, so that a commit allocates nothing in steady state.
 #[derive(Default)]
@@ -27,6 +28,21 @@ pub struct Scratch {
     entries: Vec<Pending>,
     /// By sequence, from the group's first: removed again within the group.
     removed: Vec<bool>,
+    /// Events removed, by why.
+    removals: [usize; Removal::ALL.len()],
+}
+
+impl Scratch {
+    /// Says, once, what the last group removed. To be called after its commit has succeeded.
+    pub fn report(&mut self, sink: &mut impl CommitSink) {
+        let removals = std::mem::take(&mut self.removals);
+        for why in Removal::ALL {
+            match removals[why as usize] {
+                0 => {}
+                events => sink.removed(why, events),
+            }
+        }
+    }
 }
 
 /// An index entry to write: its key and value lie one after the other in [`Scratch::bytes`].
@@ -50,6 +66,8 @@ pub struct Group<'t, 's> {
     seq: u64,
     /// Whether anything but events was written.
     pub(super) changed: bool,
+    /// Index entries of events that were removed.
+    entries_removed: usize,
 }
 
 impl<'t, 's> Group<'t, 's> {
@@ -63,6 +81,7 @@ impl<'t, 's> Group<'t, 's> {
         scratch.bytes.clear();
         scratch.entries.clear();
         scratch.removed.clear();
+        scratch.removals = Default::default();
         Ok(Group {
             tables,
             txn,
@@ -70,6 +89,7 @@ impl<'t, 's> Group<'t, 's> {
             base,
             seq: base,
             changed: false,
+            entries_removed: 0,
         })
     }
 
@@ -78,6 +98,11 @@ impl<'t, 's> Group<'t, 's> {
     /// be removed first, see [`vanish`](super::vanish).
     pub fn add(&mut self, event: &Event) -> Result<Option<Outcome>, StoreError> {
         self.outcome(|group| group.decide(event))
+    }
+
+    /// Whether it has removed so much that it should be committed.
+    pub fn is_full(&self) -> bool {
+        self.entries_removed >= COMMIT_INDEX_ENTRIES_MAX
     }
 
     /// Takes a request to vanish in, whose events have been removed.
@@ -114,6 +139,10 @@ impl<'t, 's> Group<'t, 's> {
         if event.kind() == kind::VANISH {
             self.begin_vanish(event).map_err(Fail::Group)?;
             return Ok(None);
+        }
+        if event.kind() == kind::DELETION && self.names_too_much(event).map_err(Fail::before)? {
+            let text = "the request names more than one commit may remove, send it in parts";
+            return Ok(Some(Outcome::Refused(Reason::fixed(Prefix::Invalid, text))));
         }
         let d = match event.class() {
             Class::Regular => None,
@@ -200,7 +229,8 @@ impl<'t, 's> Group<'t, 's> {
         }
         let old = self.tables.event(&self.txn, seq).map_err(Fail::Event)?;
         let old = old.ok_or(Fail::Event(layout::corrupt("an address without its event")))?;
-        self.remove(&old, seq).map_err(Fail::Group)?;
+        self.remove(&old, seq, Removal::Replaced)
+            .map_err(Fail::Group)?;
         Ok(true)
     }
 
@@ -211,6 +241,7 @@ impl<'t, 's> Group<'t, 's> {
             bytes,
             entries,
             removed,
+            ..
         } = &mut *self.scratch;
         record.clear();
         layout::push_record(record, event);
@@ -248,7 +279,12 @@ impl<'t, 's> Group<'t, 's> {
     }
 
     /// Removes a stored event and the version of its address that it is.
-    pub(super) fn erase(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
+    pub(super) fn erase(
+        &mut self,
+        event: &Event,
+        seq: u64,
+        why: Removal,
+    ) -> Result<(), StoreError> {
         let d = match event.class() {
             Class::Replaceable => Some(""),
             Class::Addressable => Some(event.d_tag()),
@@ -262,11 +298,13 @@ impl<'t, 's> Group<'t, 's> {
                 address.delete(&mut self.txn, &key).map_err(store_error)?;
             }
         }
-        self.remove(event, seq)
+        self.remove(event, seq, why)
     }
 
-    fn remove(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
+    fn remove(&mut self, event: &Event, seq: u64, why: Removal) -> Result<(), StoreError> {
         self.changed = true;
+        self.scratch.removals[why as usize] += 1;
+        self.entries_removed += layout::entry_count(event);
         if let Some(expires) = event.expiration() {
             self.tables
                 .expiry

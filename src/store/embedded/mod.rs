@@ -43,6 +43,7 @@ pub use deletion::Gone;
 pub use export::Export;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+pub use tables::Row;
 use writer::GroupBounds;
 
 /// Where the store is, and how large it may be.

@@ -95,8 +95,12 @@ impl<C: Fn() -> u64> Upkeep<C> {
         if is_time {
             self.failed = false;
             match expire(&shared.tables, scratch, (self.clock)()) {
-                Ok(true) => self.next_look = Instant::now() + EXPIRY_LOOK,
-                Ok(false) => {}
+                Ok(all) => {
+                    scratch.report(sink);
+                    if all {
+                        self.next_look = Instant::now() + EXPIRY_LOOK;
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "expired events could not be removed, trying again");
                     self.next_look = Instant::now() + EXPIRY_LOOK;
@@ -108,8 +112,11 @@ impl<C: Fn() -> u64> Upkeep<C> {
         };
         let mut answers = Vec::new();
         match step(&shared.tables, scratch, erasure) {
-            Ok(false) => return,
-            Ok(true) => {
+            Ok(all) => {
+                scratch.report(sink);
+                if !all {
+                    return;
+                }
                 answers.extend(erasure.done.take());
                 self.erasures.pop_front();
             }

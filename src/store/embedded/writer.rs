@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::apply::{Group, Scratch};
+use super::layout;
 use super::tables::Tables;
 use super::upkeep::Upkeep;
 use crate::limits::{
@@ -24,9 +25,6 @@ use crate::limits::{
 };
 use crate::nostr::event::Event;
 use crate::store::{CommitSink, Done, Job, Outcome, StoreError};
-
-/// Index entries of an event without tags.
-const ENTRIES_WITHOUT_TAGS: usize = 6;
 
 /// Events on their way to the writer. Shards meet here; the lock is held for a few moves.
 pub struct Queue {
@@ -159,15 +157,21 @@ pub fn start(
 fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, bounds: GroupBounds) {
     let _guard = AbortOnPanic;
     let mut jobs = Vec::new();
-    let mut done = Vec::new();
+    let mut done: Vec<Done> = Vec::new();
     let mut vanishing = Vec::new();
+    // Of a group that was full before it was through.
+    let mut later = Vec::new();
     let mut scratch = Scratch::default();
     let mut upkeep = Upkeep::begin(&shared.tables, clock);
     loop {
         let open = shared.queue.take(&mut jobs, upkeep.wait());
         let mut rest = jobs.drain(..).peekable();
-        while rest.peek().is_some() {
+        while rest.peek().is_some() || !later.is_empty() {
             let mut size = Size::default();
+            done.append(&mut later);
+            for done in &done {
+                size.takes(&done.event, bounds);
+            }
             while let Some(job) = rest.next_if(|job| size.takes(&job.event, bounds)) {
                 // The outcome is set below, whatever happens.
                 done.push(Done {
@@ -178,8 +182,13 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, boun
             }
             let start = Instant::now();
             match commit(&shared.tables, &mut scratch, &mut done, &mut vanishing) {
-                Ok(0) => {}
-                Ok(stored) => sink.commit_took(start.elapsed(), stored),
+                Ok((stored, taken)) => {
+                    later = done.split_off(taken);
+                    if stored > 0 {
+                        sink.commit_took(start.elapsed(), stored);
+                    }
+                    scratch.report(&mut sink);
+                }
                 Err(error) => {
                     let error = shared.tables.explain(error);
                     // Once a group: a full disk refuses thousands of events a second.
@@ -190,11 +199,11 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, boun
                     }
                 }
             }
-            for done in vanishing.drain(..) {
-                size.events -= 1;
-                size.bytes -= done.event.json().len();
-                upkeep.vanish(done);
-            }
+            later
+                .iter()
+                .chain(&vanishing)
+                .for_each(|done| size.leaves(&done.event));
+            vanishing.drain(..).for_each(|done| upkeep.vanish(done));
             sink.committed(&mut done);
             done.clear();
             shared.queue.answered(size.events, size.bytes);
@@ -208,17 +217,19 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, boun
 }
 
 /// Decides and commits one group. Moves requests to vanish, which have only begun, to `vanishing`.
-/// Returns how many events were stored.
+/// Returns how many events were stored, and of how many at the front of `done` there is an outcome:
+/// the others are left for the next group.
 fn commit(
     tables: &Tables,
     scratch: &mut Scratch,
     done: &mut Vec<Done>,
     vanishing: &mut Vec<Done>,
-) -> Result<usize, StoreError> {
+) -> Result<(usize, usize), StoreError> {
     let mut group = Group::begin(tables, scratch)?;
     let mut stored = 0;
     let mut at = 0;
-    while let Some(next) = done.get_mut(at) {
+    while at < done.len() && !group.is_full() {
+        let next = &mut done[at];
         match group.add(&next.event)? {
             Some(outcome) => {
                 stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
@@ -229,7 +240,7 @@ fn commit(
         }
     }
     group.commit()?;
-    Ok(stored)
+    Ok((stored, at))
 }
 
 /// How large a group is.
@@ -244,7 +255,7 @@ impl Size {
     /// Counts an event in, if there is room for it. There always is for the first.
     fn takes(&mut self, event: &Event, bounds: GroupBounds) -> bool {
         let bytes = self.bytes + event.json().len();
-        let entries = self.entries + ENTRIES_WITHOUT_TAGS + event.index_tags().count();
+        let entries = self.entries + layout::entry_count(event);
         let fits = self.events < bounds.events_max
             && bytes <= bounds.bytes_max
             && entries <= bounds.entries_max;
@@ -257,6 +268,12 @@ impl Size {
             entries,
         };
         true
+    }
+
+    /// An event will not be answered with the others.
+    fn leaves(&mut self, event: &Event) {
+        self.events -= 1;
+        self.bytes -= event.json().len();
     }
 }
 
