@@ -152,7 +152,7 @@ impl Run<'_> {
         for (number, verdict) in self.answers.drain(..) {
             self.window.decide(number, verdict);
         }
-        while let Some((line, verdict)) = self.window.next() {
+        while let Some((line, verdict)) = self.window.take() {
             if let Verdict::Failed(why) = &verdict {
                 self.failed.get_or_insert_with(|| Ended(why.clone()));
             }

@@ -95,7 +95,7 @@ impl Window {
     }
 
     /// Takes the first line out, if it is decided.
-    pub fn next(&mut self) -> Option<(u64, Verdict)> {
+    pub fn take(&mut self) -> Option<(u64, Verdict)> {
         let verdict = self.lines.front_mut()?.verdict.take()?;
         let slot = self.lines.pop_front()?;
         self.first += 1;
@@ -134,12 +134,12 @@ mod tests {
         let one = window.wait_for(1);
         window.decided(3, Verdict::Duplicate);
         let four = window.wait_for(4);
-        assert_eq!((window.next(), window.undecided()), (None, 2));
+        assert_eq!((window.take(), window.undecided()), (None, 2));
         assert!(window.decide(four, Verdict::Superseded));
         assert!(!window.decide(four, Verdict::Accepted), "once");
-        assert_eq!(window.next(), None);
+        assert_eq!(window.take(), None);
         assert!(window.decide(one, Verdict::Accepted));
-        let all: Vec<_> = std::iter::from_fn(|| window.next()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| window.take()).collect();
         assert_eq!(
             all,
             [
@@ -153,6 +153,6 @@ mod tests {
         assert!(!window.decide(99, Verdict::Accepted), "never given");
         let five = window.wait_for(5);
         assert!(window.decide(five, Verdict::Accepted));
-        assert_eq!(window.next(), Some((5, Verdict::Accepted)));
+        assert_eq!(window.take(), Some((5, Verdict::Accepted)));
     }
 }
