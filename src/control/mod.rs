@@ -17,14 +17,17 @@ pub mod logs;
 pub mod notify;
 pub mod open;
 pub mod pages;
+pub mod reach;
 pub mod refresh;
 pub mod remembered;
 pub mod signals;
 pub mod socket;
 pub mod start;
 pub mod stop;
+pub mod transfer;
 
-/// The control thread's runtime. Its blocking pool is for the flag provider's close.
+/// The control thread's runtime. Its blocking pool is for the flag provider's close and the access
+/// lists.
 ///
 /// # Errors
 ///

@@ -55,6 +55,26 @@ labels! {
         /// Verified logins while their access checks run.
         Auth => "auth",
     }
+    /// What became of a line of an import.
+    ImportOutcome("outcome") {
+        /// Committed.
+        Stored => "stored",
+        /// Stored before.
+        Duplicate => "duplicate",
+        /// A newer version is stored.
+        Superseded => "superseded",
+        /// Not stored, on purpose.
+        Refused => "refused",
+        /// Not stored: the store failed.
+        Failed => "failed",
+    }
+    /// Which way events go by the line.
+    TransferKind("transfer") {
+        /// Into the store.
+        Import => "import",
+        /// Out of it.
+        Export => "export",
+    }
     /// Why a gate turned work away.
     ShedReason("reason") {
         /// The wait ended.

@@ -4,8 +4,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
     AcceptError, AuthMethod, AuthOutcome, CloseReason, DbPool, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
-    UpgradeRefusal,
+    EventOutcome, GateName, ImportOutcome, Label, MessageRefusal, QueryKind, RateKind,
+    RemovalReason, ShedReason, TransferKind, UpgradeRefusal,
 };
 
 /// One series, or one family of them by label.
@@ -195,6 +195,11 @@ table! {
         "Ephemeral events passed on to other relays";
     DB_EPHEMERAL_LOST = Counter "buzz_db_ephemeral_lost_total" []
         "Ephemeral events that could not be passed on";
+
+    TRANSFERS_ACTIVE = Gauge "buzz_transfers_active" [closed::<TransferKind>()]
+        "Imports and exports that run through this relay";
+    IMPORT_EVENTS = Counter "buzz_import_events_total" [closed::<ImportOutcome>()]
+        "Events of imports through this relay, by what became of them";
 
     DRAIN_REMAINING = Gauge "buzz_drain_connections_remaining" [SHARD]
         "Connections that the drain has yet to end";

@@ -1,6 +1,8 @@
 //! The store that the settings choose, behind what both have in common.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
 
 use super::embedded::{self, Embedded};
 use super::postgres::{self, Postgres};
@@ -45,6 +47,17 @@ impl Store {
         }
     }
 
+    /// As [`start_writer`](Self::start_writer), for a process that does nothing but fill the store.
+    ///
+    /// # Panics
+    /// As [`start_writer`](Self::start_writer).
+    pub fn start_filling(&self, sink: impl CommitSink) {
+        match self {
+            Store::Embedded(store) => store.start_filling(sink),
+            Store::Postgres(store) => store.start_writer(sink),
+        }
+    }
+
     /// Hands events to the writer, from any thread, without waiting. What does not fit the queue's
     /// bounds stays in `jobs`.
     pub fn submit(&self, jobs: &mut Vec<Job>) {
@@ -84,6 +97,26 @@ impl Store {
     pub fn pass_on(&self, event: &Arc<Event>) {
         if let Store::Postgres(store) = self {
             store.pass_on(event.clone());
+        }
+    }
+}
+
+/// Waits for an answer of a store elsewhere. For threads that may wait, with a runtime or without.
+pub fn block_on<T>(answer: impl Future<Output = T>) -> T {
+    struct Thread(std::thread::Thread);
+    impl Wake for Thread {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Thread(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let mut answer = pin!(answer);
+    loop {
+        match answer.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => return answer,
+            // A wake in between is not lost: the next park returns at once.
+            Poll::Pending => std::thread::park(),
         }
     }
 }

@@ -19,16 +19,18 @@ mod chosen;
 #[cfg(test)]
 mod conformance;
 pub mod embedded;
+mod export;
 pub mod postgres;
 mod rows;
 
-pub use chosen::{Reader, Store};
+pub use chosen::{Reader, Store, block_on};
+pub use export::Export;
 pub use rows::{Row, Rows};
 
 /// Who handed an event in. The store gives it back untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The shard that waits for the outcome.
+    /// The shard that waits for the outcome; one that there is not: an import.
     pub shard: u16,
     /// What that shard calls the event's sender.
     pub token: u64,

@@ -14,6 +14,7 @@ use heed::{PutFlags, RwTxn};
 use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
 use super::tables::Tables;
 use super::{deletion, store_error};
+use crate::limits::COMMIT_INDEX_ENTRIES_MAX;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
@@ -65,6 +66,8 @@ pub struct Group<'t, 's> {
     seq: u64,
     /// Whether anything but events was written.
     pub(super) changed: bool,
+    /// Index entries of events that were removed.
+    entries_removed: usize,
 }
 
 impl<'t, 's> Group<'t, 's> {
@@ -86,6 +89,7 @@ impl<'t, 's> Group<'t, 's> {
             base,
             seq: base,
             changed: false,
+            entries_removed: 0,
         })
     }
 
@@ -94,6 +98,11 @@ impl<'t, 's> Group<'t, 's> {
     /// be removed first, see [`vanish`](super::vanish).
     pub fn add(&mut self, event: &Event) -> Result<Option<Outcome>, StoreError> {
         self.outcome(|group| group.decide(event))
+    }
+
+    /// Whether it has removed so much that it should be committed.
+    pub fn is_full(&self) -> bool {
+        self.entries_removed >= COMMIT_INDEX_ENTRIES_MAX
     }
 
     /// Takes a request to vanish in, whose events have been removed.
@@ -130,6 +139,10 @@ impl<'t, 's> Group<'t, 's> {
         if event.kind() == kind::VANISH {
             self.begin_vanish(event).map_err(Fail::Group)?;
             return Ok(None);
+        }
+        if event.kind() == kind::DELETION && self.names_too_much(event).map_err(Fail::before)? {
+            let text = "the request names more than one commit may remove, send it in parts";
+            return Ok(Some(Outcome::Refused(Reason::fixed(Prefix::Invalid, text))));
         }
         let d = match event.class() {
             Class::Regular => None,
@@ -291,6 +304,7 @@ impl<'t, 's> Group<'t, 's> {
     fn remove(&mut self, event: &Event, seq: u64, why: Removal) -> Result<(), StoreError> {
         self.changed = true;
         self.scratch.removals[why as usize] += 1;
+        self.entries_removed += layout::entry_count(event);
         if let Some(expires) = event.expiration() {
             self.tables
                 .expiry

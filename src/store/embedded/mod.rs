@@ -1,7 +1,8 @@
 //! The embedded store: one LMDB environment, one writer thread, readers on every shard.
 //!
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
-//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
+//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices, `export`
+//! gives everything that is wanted.
 //! `deletion`, `expiry` and `vanish` take events away, the latter two in the writer's `upkeep`.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
@@ -41,6 +42,7 @@ pub use deletion::Gone;
 pub use lock::FolderLock;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+use writer::GroupBounds;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
@@ -157,7 +159,16 @@ impl Embedded {
     /// # Panics
     /// As [`start_writer`](Self::start_writer).
     pub fn start_writer_at(&self, sink: impl CommitSink, clock: impl Fn() -> u64 + Send + 'static) {
-        writer::start(&self.shared, sink, clock);
+        writer::start(&self.shared, sink, clock, GroupBounds::SERVING);
+    }
+
+    /// As [`start_writer`](Self::start_writer), for a process that does nothing but fill the store:
+    /// commits are larger, and come later.
+    ///
+    /// # Panics
+    /// As [`start_writer`](Self::start_writer).
+    pub fn start_filling(&self, sink: impl CommitSink) {
+        writer::start(&self.shared, sink, unix_seconds, GroupBounds::FILLING);
     }
 
     /// Hands events to the writer, from any thread, without waiting; the writer is woken at most

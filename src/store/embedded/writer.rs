@@ -16,17 +16,15 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::apply::{Group, Scratch};
+use super::layout;
 use super::tables::Tables;
 use super::upkeep::Upkeep;
 use crate::limits::{
-    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX,
-    WRITE_QUEUE_EVENTS_MAX,
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
+    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX,
 };
 use crate::nostr::event::Event;
 use crate::store::{CommitSink, Done, Job, Outcome, StoreError};
-
-/// Index entries of an event without tags.
-const ENTRIES_WITHOUT_TAGS: usize = 6;
 
 /// Events on their way to the writer. Shards meet here; the lock is held for a few moves.
 pub struct Queue {
@@ -112,34 +110,69 @@ impl Queue {
     }
 }
 
+/// What one commit may hold. An event that passes a bound on its own is a commit of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupBounds {
+    /// Events.
+    pub events_max: usize,
+    /// Bytes of their JSON.
+    pub bytes_max: usize,
+    /// Their entries in the ordered indexes.
+    pub entries_max: usize,
+}
+
+impl GroupBounds {
+    /// Of a store that serves: a commit stays short, because others wait for it.
+    pub const SERVING: GroupBounds = GroupBounds {
+        events_max: COMMIT_EVENTS_MAX,
+        bytes_max: COMMIT_BYTES_MAX,
+        entries_max: COMMIT_INDEX_ENTRIES_MAX,
+    };
+
+    /// Of a store that does nothing but take events in: the more events touch a page, the less each
+    /// of them pays for it.
+    pub const FILLING: GroupBounds = GroupBounds {
+        events_max: FILL_EVENTS_MAX,
+        bytes_max: FILL_BYTES_MAX,
+        entries_max: FILL_INDEX_ENTRIES_MAX,
+    };
+}
+
 /// Starts the thread. Panics if it runs already or the system gives none.
 pub fn start(
     shared: &Arc<Shared>,
     sink: impl CommitSink,
     clock: impl Fn() -> u64 + Send + 'static,
+    bounds: GroupBounds,
 ) {
     let mut thread = lock(&shared.queue.thread);
     assert!(thread.is_none(), "the writer runs already");
     let shared = Arc::clone(shared);
     let run = thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || run(&shared, sink, clock));
+        .spawn(move || run(&shared, sink, clock, bounds));
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
-fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
+fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, bounds: GroupBounds) {
     let _guard = AbortOnPanic;
     let mut jobs = Vec::new();
-    let mut done = Vec::new();
+    let mut done: Vec<Done> = Vec::new();
     let mut vanishing = Vec::new();
+    // Of a group that was full before it was through.
+    let mut later = Vec::new();
     let mut scratch = Scratch::default();
     let mut upkeep = Upkeep::begin(&shared.tables, clock);
     loop {
         let open = shared.queue.take(&mut jobs, upkeep.wait());
         let mut rest = jobs.drain(..).peekable();
-        while rest.peek().is_some() {
+        while rest.peek().is_some() || !later.is_empty() {
             let mut size = Size::default();
-            while let Some(job) = rest.next_if(|job| size.takes(&job.event)) {
+            done.append(&mut later);
+            for done in &done {
+                size.takes(&done.event, bounds);
+            }
+            while let Some(job) = rest.next_if(|job| size.takes(&job.event, bounds)) {
                 // The outcome is set below, whatever happens.
                 done.push(Done {
                     origin: job.origin,
@@ -149,7 +182,8 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
             }
             let start = Instant::now();
             match commit(&shared.tables, &mut scratch, &mut done, &mut vanishing) {
-                Ok(stored) => {
+                Ok((stored, taken)) => {
+                    later = done.split_off(taken);
                     if stored > 0 {
                         sink.commit_took(start.elapsed(), stored);
                     }
@@ -165,11 +199,11 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
                     }
                 }
             }
-            for done in vanishing.drain(..) {
-                size.events -= 1;
-                size.bytes -= done.event.json().len();
-                upkeep.vanish(done);
-            }
+            later
+                .iter()
+                .chain(&vanishing)
+                .for_each(|done| size.leaves(&done.event));
+            vanishing.drain(..).for_each(|done| upkeep.vanish(done));
             sink.committed(&mut done);
             done.clear();
             shared.queue.answered(size.events, size.bytes);
@@ -183,17 +217,19 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
 }
 
 /// Decides and commits one group. Moves requests to vanish, which have only begun, to `vanishing`.
-/// Returns how many events were stored.
+/// Returns how many events were stored, and of how many at the front of `done` there is an outcome:
+/// the others are left for the next group.
 fn commit(
     tables: &Tables,
     scratch: &mut Scratch,
     done: &mut Vec<Done>,
     vanishing: &mut Vec<Done>,
-) -> Result<usize, StoreError> {
+) -> Result<(usize, usize), StoreError> {
     let mut group = Group::begin(tables, scratch)?;
     let mut stored = 0;
     let mut at = 0;
-    while let Some(next) = done.get_mut(at) {
+    while at < done.len() && !group.is_full() {
+        let next = &mut done[at];
         match group.add(&next.event)? {
             Some(outcome) => {
                 stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
@@ -204,7 +240,7 @@ fn commit(
         }
     }
     group.commit()?;
-    Ok(stored)
+    Ok((stored, at))
 }
 
 /// How large a group is.
@@ -217,12 +253,12 @@ struct Size {
 
 impl Size {
     /// Counts an event in, if there is room for it. There always is for the first.
-    fn takes(&mut self, event: &Event) -> bool {
+    fn takes(&mut self, event: &Event, bounds: GroupBounds) -> bool {
         let bytes = self.bytes + event.json().len();
-        let entries = self.entries + ENTRIES_WITHOUT_TAGS + event.index_tags().count();
-        let fits = self.events < COMMIT_EVENTS_MAX
-            && bytes <= COMMIT_BYTES_MAX
-            && entries <= COMMIT_INDEX_ENTRIES_MAX;
+        let entries = self.entries + layout::entry_count(event);
+        let fits = self.events < bounds.events_max
+            && bytes <= bounds.bytes_max
+            && entries <= bounds.entries_max;
         if self.events > 0 && !fits {
             return false;
         }
@@ -232,6 +268,12 @@ impl Size {
             entries,
         };
         true
+    }
+
+    /// An event will not be answered with the others.
+    fn leaves(&mut self, event: &Event) {
+        self.events -= 1;
+        self.bytes -= event.json().len();
     }
 }
 

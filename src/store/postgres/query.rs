@@ -84,6 +84,12 @@ impl Query {
         self
     }
 
+    /// The same query about what was stored up to a sequence, whenever its first read is.
+    pub fn up_to(mut self, watermark: u64) -> Query {
+        self.scan.watermark = Some(watermark);
+        self
+    }
+
     /// The last sequence of the first read's snapshot; `None` before it.
     pub fn watermark(&self) -> Option<u64> {
         self.scan.watermark

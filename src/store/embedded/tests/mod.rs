@@ -1,7 +1,12 @@
 //! Tests of the whole embedded store. Here: what they share.
 
 mod conforming;
+mod export;
+mod histories;
+mod model;
 mod open;
+mod pool;
+mod queries;
 mod removal;
 mod trouble;
 mod writes;
@@ -18,7 +23,7 @@ use super::layout::{self, Index, for_each_entry};
 use super::*;
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
-use crate::store::conformance::{BOUNDS, address, event, id, note};
+use crate::nostr::kind::Class;
 use crate::store::{Done, Origin, Outcome};
 
 const MAP_BYTES: usize = 64 << 20;
@@ -128,6 +133,50 @@ impl Drop for Running {
         self.store.close();
     }
 }
+
+/// An event as a store sees one that has been checked: nobody looks at its signature again.
+fn event(
+    id: [u8; 32],
+    author: [u8; 32],
+    created_at: u64,
+    kind: u16,
+    tags: &[&[&str]],
+    content: &str,
+) -> Event {
+    let (id, author) = (const_hex::encode(id), const_hex::encode(author));
+    let tags = serde_json::to_string(tags).expect("strings");
+    let content = serde_json::to_string(content).expect("a string");
+    let json = format!(
+        r#"{{"id":"{id}","pubkey":"{author}","created_at":{created_at},"kind":{kind},"tags":{tags},"content":{content},"sig":"{}"}}"#,
+        "5a".repeat(64)
+    );
+    Event::parse(&json).expect("an event")
+}
+
+/// A note whose id starts with a number.
+fn note(number: u64, created_at: u64) -> Event {
+    event(id(number), [1; 32], created_at, 1, &[], "note")
+}
+
+fn id(number: u64) -> [u8; 32] {
+    let mut id = [0xab; 32];
+    id[..8].copy_from_slice(&number.to_be_bytes());
+    id
+}
+
+/// What at most one event is kept of.
+fn address(event: &Event) -> Option<([u8; 32], u16, String)> {
+    match event.class() {
+        Class::Replaceable => Some((*event.pubkey(), event.kind(), String::new())),
+        Class::Addressable => Some((*event.pubkey(), event.kind(), event.d_tag().to_owned())),
+        Class::Regular | Class::Ephemeral => None,
+    }
+}
+
+const BOUNDS: QueryBounds = QueryBounds {
+    limit_max: 1_000,
+    limit_default: 500,
+};
 
 fn budget(entries_max: u32) -> Budget {
     Budget {

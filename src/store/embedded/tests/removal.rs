@@ -1,10 +1,13 @@
-//! Removals across restarts, by the writer itself, and from an earlier schema.
+//! Deletion, expiry and vanishing: the cases that chance does not meet.
 
 use super::super::apply::{Group, Scratch};
 use super::super::upkeep::expire;
+use super::model::word;
 use super::*;
+use crate::limits::{
+    COMMIT_INDEX_ENTRIES_MAX, DELETION_INDEX_ENTRIES_MAX, EVENT_TAGS_MAX, UPKEEP_STEPS_MAX,
+};
 use crate::nostr::kind::{DELETION, VANISH};
-use crate::store::conformance::word;
 
 fn sweep(running: &Running, now: u64) {
     let tables = &running.store.shared.tables;
@@ -13,6 +16,134 @@ fn sweep(running: &Running, now: u64) {
 
 fn request(number: u64, by: [u8; 32], at: u64, tags: &[&[&str]]) -> Event {
     event(id(number), by, at, DELETION, tags, "")
+}
+
+#[test]
+fn one_group_may_hold_an_event_and_its_deletion() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let hex = const_hex::encode(id(1));
+    let outcomes = running.put(&[
+        note(1, 1),
+        request(2, [1; 32], 5, &[&["e", &hex]]),
+        note(1, 1),
+        note(3, 3),
+    ]);
+    let words: Vec<&str> = outcomes.iter().map(word).collect();
+    assert_eq!(words, ["stored", "stored", "refused", "stored"]);
+    assert_eq!(audit(&running.store).len(), 2);
+}
+
+/// An event with as many index entries as one may have.
+fn wide(number: u64, created_at: u64, kind: u16) -> Event {
+    let values: Vec<String> = (0..EVENT_TAGS_MAX).map(|n| n.to_string()).collect();
+    let tags: Vec<[&str; 2]> = values.iter().map(|value| ["t", value]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    event(id(number), [1; 32], created_at, kind, &tags, "")
+}
+
+#[test]
+fn a_commit_removes_little_more_than_its_share() {
+    let dir = folder();
+    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let kinds = 10_000..10_020;
+    let old = kinds.clone().map(|kind| wide(kind.into(), 1, kind));
+    let new: Vec<Event> = kinds
+        .map(|kind| event(id(u64::from(kind) + 100), [1; 32], 2, kind, &[], ""))
+        .collect();
+    let running = Running::start(store);
+    running.put(&old.collect::<Vec<_>>());
+    running.commits.try_iter().for_each(drop);
+    // Their own entries fit one group, those of what they replace do not.
+    running.put(&new);
+    let per_commit = COMMIT_INDEX_ENTRIES_MAX.div_ceil(EVENT_TAGS_MAX + 6);
+    let commits: Vec<usize> = running.commits.try_iter().collect();
+    assert!(
+        commits.iter().all(|events| *events <= per_commit),
+        "{commits:?}"
+    );
+    assert_eq!(commits.iter().sum::<usize>(), new.len());
+    assert_eq!(audit(&running.store).into_values().collect::<Vec<_>>(), new);
+}
+
+#[test]
+fn a_request_that_names_too_much_is_refused_as_a_whole() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let fits = (DELETION_INDEX_ENTRIES_MAX / (EVENT_TAGS_MAX + 6)) as u64;
+    let past: Vec<Event> = (0..=fits).map(|n| wide(n, n, 1)).collect();
+    past.iter().for_each(|event| drop(running.put_one(event)));
+    let names: Vec<String> = past
+        .iter()
+        .map(|event| const_hex::encode(event.id()))
+        .collect();
+    let tags: Vec<[&str; 2]> = names.iter().map(|name| ["e", name]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    assert_eq!(
+        word(&running.put_one(&request(900, [1; 32], 99, &tags))),
+        "refused"
+    );
+    assert_eq!(audit(&running.store).len(), past.len());
+    let parts = request(901, [1; 32], 99, &tags[1..]);
+    assert_eq!(word(&running.put_one(&parts)), "stored");
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [past[0].clone(), parts.clone()]);
+    let last = request(902, [1; 32], 99, &tags);
+    assert_eq!(word(&running.put_one(&last)), "stored");
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [parts, last]);
+}
+
+#[test]
+fn a_large_past_vanishes_in_steps_between_other_writes() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let count = u64::from(UPKEEP_STEPS_MAX) * 2 + 100;
+    let past: Vec<Event> = (0..count).map(|n| note(n, 10 + n % 5)).collect();
+    running.put(&past);
+    let vanish = event(id(count), [1; 32], 20, VANISH, &[], "");
+    let late = event(id(count + 1), [2; 32], 5, 1, &[], "");
+    // Both at once: the other one's event is answered first, for the removal takes several commits.
+    let job = |event: &Event| Job {
+        event: Arc::new(event.clone()),
+        origin: Origin {
+            shard: 7,
+            token: event.kind().into(),
+        },
+    };
+    running.store.submit(&mut vec![job(&vanish), job(&late)]);
+    let first = running.done.recv_timeout(WAIT).expect("an outcome");
+    let second = running.done.recv_timeout(WAIT).expect("an outcome");
+    assert_eq!([word(&first.outcome), word(&second.outcome)], ["stored"; 2]);
+    assert_eq!([first.event.kind(), second.event.kind()], [1, VANISH]);
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [late, vanish.clone()]);
+    // Counted out just after its answer.
+    while running.store.pending() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(word(&running.put_one(&past[3])), "refused");
+    assert_eq!(word(&running.put_one(&vanish)), "duplicate");
+}
+
+#[test]
+fn closing_waits_until_a_request_to_vanish_is_followed() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let past: Vec<Event> = (0..3_000).map(|n| note(n, 1)).collect();
+    running.put(&past);
+    let vanish = event(id(9_999), [1; 32], 20, VANISH, &[], "");
+    let origin = Origin { shard: 0, token: 0 };
+    running.store.submit(&mut vec![Job {
+        event: Arc::new(vanish),
+        origin,
+    }]);
+    running.store.close();
+    assert_eq!(
+        word(&running.done.try_recv().expect("an answer").outcome),
+        "stored"
+    );
+    assert_eq!(audit(&running.store).len(), 1);
 }
 
 #[test]
@@ -70,6 +201,23 @@ fn the_writer_sweeps_by_itself() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(audit(&running.store).len(), 1);
+}
+
+#[test]
+fn export_leaves_out_what_has_expired() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let expiring = event(id(1), [1; 32], 1, 1, &[&["expiration", "100"]], "");
+    running.put(&[expiring, note(2, 2)]);
+    let export = |now| {
+        let mut seqs = Vec::new();
+        let budget = Budget { now, ..budget(9) };
+        let reader = running.store.reader();
+        let end = reader.events_after(0, &budget, &mut |seq, _| seqs.push(seq));
+        assert_eq!(end, Ok(None));
+        seqs
+    };
+    assert_eq!((export(99), export(100)), (vec![1, 2], vec![2]));
 }
 
 #[test]

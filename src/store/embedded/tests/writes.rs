@@ -1,4 +1,4 @@
-//! Groups, the queue, slices: what is the embedded store's own.
+//! Outcomes, groups, the queue.
 
 use super::*;
 use crate::limits::COMMIT_EVENTS_MAX;
@@ -8,6 +8,121 @@ fn seq(outcome: &Outcome) -> u64 {
         Outcome::Stored { seq } => *seq,
         other => panic!("not stored: {other:?}"),
     }
+}
+
+#[test]
+fn outcomes_within_one_group_and_after() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let first = note(1, 10);
+    let forged = Event::parse(&first.json().replace("5a5a", "6b6b")).unwrap();
+    for _ in 0..2 {
+        let outcomes = running.put(&[first.clone(), note(2, 5), first.clone(), forged.clone()]);
+        if let Outcome::Stored { seq: 1 } = outcomes[0] {
+            assert_eq!(seq(&outcomes[1]), 2);
+        } else {
+            assert!(matches!(
+                outcomes[..2],
+                [Outcome::Duplicate, Outcome::Duplicate]
+            ));
+        }
+        assert!(matches!(
+            outcomes[2..],
+            [Outcome::Duplicate, Outcome::SignatureDiffers]
+        ));
+    }
+    let reader = running.store.reader();
+    assert_eq!(reader.last_seq(), Ok(2));
+    assert_eq!(
+        reader.find(first.id()),
+        Ok(Some(Found {
+            seq: 1,
+            sig: *first.sig()
+        }))
+    );
+    assert_eq!(reader.find(&id(3)), Ok(None));
+    let mut json = String::new();
+    assert_eq!(
+        reader.event_json(first.id(), |text| json.push_str(text)),
+        Ok(true)
+    );
+    assert_eq!(json, first.json());
+    audit(&running.store);
+}
+
+#[test]
+fn ephemeral_events_are_not_stored() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let outcome = running.put_one(&event(id(1), [1; 32], 1, 20_001, &[], ""));
+    assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    assert_eq!(running.store.reader().last_seq(), Ok(0));
+}
+
+#[test]
+fn the_newest_version_stays_and_of_one_second_the_lowest_id() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let profile = |number, time| event(id(number), [1; 32], time, 0, &[], "profile");
+    assert_eq!(seq(&running.put_one(&profile(5, 10))), 1);
+    assert!(matches!(
+        running.put_one(&profile(6, 9)),
+        Outcome::Superseded
+    ));
+    assert!(matches!(
+        running.put_one(&profile(6, 10)),
+        Outcome::Superseded
+    ));
+    assert_eq!(seq(&running.put_one(&profile(4, 10))), 2);
+    assert!(matches!(
+        running.put_one(&profile(5, 10)),
+        Outcome::Superseded
+    ));
+    // Three versions in one group: only the last of them remains, and takes the highest sequence.
+    let outcomes = running.put(&[
+        profile(7, 11),
+        profile(8, 12),
+        profile(9, 11),
+        profile(10, 13),
+    ]);
+    assert!(matches!(
+        outcomes[..],
+        [
+            Outcome::Stored { seq: 3 },
+            Outcome::Stored { seq: 4 },
+            Outcome::Superseded,
+            Outcome::Stored { seq: 5 }
+        ]
+    ));
+    let stored = audit(&running.store);
+    assert_eq!(stored.keys().collect::<Vec<_>>(), [&5]);
+    assert_eq!(*stored[&5].id(), id(10));
+}
+
+#[test]
+fn addresses_differ_by_author_kind_and_d() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let article =
+        |number, author, kind, d: &str| event(id(number), [author; 32], 5, kind, &[&["d", d]], "");
+    let all = [
+        article(1, 1, 30_000, "x"),
+        article(2, 1, 30_000, "y"),
+        article(3, 1, 30_001, "x"),
+        article(4, 2, 30_000, "x"),
+        event(id(5), [1; 32], 5, 30_000, &[], ""),
+    ];
+    assert!(
+        running
+            .put(&all)
+            .iter()
+            .all(|outcome| matches!(outcome, Outcome::Stored { .. }))
+    );
+    assert!(matches!(
+        running.put_one(&article(6, 1, 30_000, "")),
+        Outcome::Superseded
+    ));
+    assert_eq!(audit(&running.store).len(), 5);
 }
 
 #[test]
@@ -35,6 +150,27 @@ fn a_group_is_bounded_and_outcomes_keep_their_order() {
     let commits: Vec<usize> = running.commits.try_iter().collect();
     assert_eq!(commits, [COMMIT_EVENTS_MAX, COMMIT_EVENTS_MAX, 1]);
     audit(&running.store);
+}
+
+#[test]
+fn closing_answers_what_was_taken_and_takes_no_more() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let mut jobs: Vec<Job> = (0..100)
+        .map(|n| Job {
+            event: Arc::new(note(n, n)),
+            origin: Origin { shard: 0, token: n },
+        })
+        .collect();
+    running.store.submit(&mut jobs);
+    running.store.close();
+    assert_eq!(running.done.try_iter().count(), 100);
+    let mut late = vec![Job {
+        event: Arc::new(note(200, 1)),
+        origin: Origin { shard: 0, token: 0 },
+    }];
+    running.store.submit(&mut late);
+    assert_eq!(late.len(), 1);
 }
 
 #[test]
@@ -73,6 +209,30 @@ fn a_version_that_cannot_be_read_back_fails_only_its_successor() {
         other => panic!("{other:?}"),
     }
     assert_eq!(seq(&outcomes[2]), 3);
+}
+
+#[test]
+fn export_reads_everything_in_order() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let events: Vec<Event> = (0..50).map(|n| note(n, 100 - n)).collect();
+    running.put(&events);
+    let reader = running.store.reader();
+    for budget in [budget(1), budget(7), budget(1_000)] {
+        let mut seen = Vec::new();
+        let mut after = Some(0);
+        while let Some(from) = after {
+            after = reader
+                .events_after(from, &budget, &mut |seq, json| {
+                    seen.push((seq, json.to_owned()))
+                })
+                .expect("a slice");
+        }
+        let expected: Vec<_> = (1..)
+            .zip(events.iter().map(|event| event.json().to_owned()))
+            .collect();
+        assert_eq!(seen, expected);
+    }
 }
 
 #[test]
@@ -167,25 +327,4 @@ fn nothing_above_the_watermark_is_given() {
     });
     given.extend(rest.join().expect("the rest"));
     assert_eq!(given, [note(2, 20).json(), note(1, 10).json()]);
-}
-
-#[test]
-fn two_ids_alike_in_sixteen_bytes_do_not_remove_each_other() {
-    let dir = folder();
-    let running = Running::open(&options(dir.path()));
-    let twin = |last, time, kind| {
-        let mut id = [3; 32];
-        id[31] = last;
-        event(id, [1; 32], time, kind, &[&["t", "x"]], "")
-    };
-    // One second, one author, one kind: they share every key. The later one has the entries.
-    running.put(&[twin(2, 5, 10_000)]);
-    running.put(&[twin(1, 5, 10_000)]);
-    assert_eq!(audit(&running.store).len(), 1);
-    let filters = [Filter {
-        kinds: Some(vec![10_000]),
-        ..Filter::default()
-    }];
-    let given = answer(&running.store.reader(), &filters, BOUNDS, &budget(9));
-    assert_eq!(given, [twin(1, 5, 10_000).json()]);
 }
