@@ -21,6 +21,7 @@ mod access;
 mod apply;
 mod deletion;
 mod expiry;
+mod file;
 mod layout;
 mod lock;
 mod merge;

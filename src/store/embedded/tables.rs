@@ -18,7 +18,7 @@ use heed::{
 
 use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
-use super::{EmbeddedOptions, OpenError, store_error, upgrade};
+use super::{EmbeddedOptions, OpenError, file, store_error, upgrade};
 use crate::limits::STORE_MAP_BYTES_MIN;
 use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
@@ -30,9 +30,6 @@ pub type Table = Database<'static, Bytes, Bytes>;
 const DATABASES_MAX: u32 = 32;
 /// The largest memory page of Linux, in bytes: a map must be whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
-/// Pages by which a sound file may be shorter than its meta page says: LMDB does not write pages
-/// that the last commit took and gave back.
-const UNWRITTEN_PAGES_MAX: u64 = 1_024;
 
 /// The environment and its databases.
 pub struct Tables {
@@ -60,10 +57,13 @@ impl Tables {
         if !dir.exists() {
             make_folder(&dir)?;
         }
-        let map_bytes = options
-            .map_bytes
-            .max(STORE_MAP_BYTES_MIN)
-            .next_multiple_of(PAGE_BYTES_MAX);
+        file::remove_leftovers(&dir)?;
+        let path = dir.join(file::NAME);
+        if !path.exists() {
+            create_file(&dir)?;
+        }
+        file::check(&path)?;
+        let map_bytes = whole_map(options.map_bytes);
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
         open.map_size(map_bytes)
             .max_readers(options.readers_max)
@@ -76,8 +76,8 @@ impl Tables {
             open.open(&dir).map_err(open_error)?
         };
         env.clear_stale_readers().map_err(open_error)?;
-        check_length(&env, &dir)?;
         match version(&env)? {
+            // The file of a store that another program has made and never used.
             None => create(env),
             Some(SCHEMA_VERSION) => attach(env),
             Some(_) => {
@@ -293,17 +293,29 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
     }
 }
 
-/// A file cut short, as by an interrupted copy, would end the process by SIGBUS at some later read.
-fn check_length(env: &Env<WithoutTls>, dir: &Path) -> Result<(), OpenError> {
-    let length = std::fs::metadata(dir.join("data.mdb"))
-        .map_err(refused)?
-        .len();
-    let page = u64::from(env.unnamed_database_stat().page_size);
-    let pages = env.info().last_page_number as u64 + 1;
-    if length / page + UNWRITTEN_PAGES_MAX < pages {
-        return Err(OpenError::Corrupt("the file is shorter than its contents"));
-    }
-    Ok(())
+/// Makes a new store's file. It gets its name when it is whole: a file of that name that holds
+/// nothing is a store that was lost, and not one that is being made.
+fn create_file(dir: &Path) -> Result<(), OpenError> {
+    let unfinished = dir.join(file::UNFINISHED);
+    let mut open = EnvOpenOptions::new().read_txn_without_tls();
+    open.map_size(whole_map(STORE_MAP_BYTES_MIN))
+        .max_dbs(DATABASES_MAX);
+    // SAFETY: nobody else knows the file, and only this thread uses it: so it needs no lock.
+    let env = unsafe {
+        open.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_LOCK);
+        open.open(&unfinished).map_err(open_error)?
+    };
+    let closed = env.clone().prepare_for_closing();
+    drop(create(env)?);
+    closed.wait();
+    file::put_in_place(&unfinished, &dir.join(file::NAME)).map_err(refused)
+}
+
+/// The map's size in whole pages of every kind of machine.
+fn whole_map(bytes: usize) -> usize {
+    bytes
+        .max(STORE_MAP_BYTES_MIN)
+        .next_multiple_of(PAGE_BYTES_MAX)
 }
 
 fn open_error(error: heed::Error) -> OpenError {
