@@ -17,9 +17,11 @@ use tracing::level_filters::LevelFilter;
 use crate::cli::{Raw, SETTINGS};
 use crate::limits;
 use crate::secret::Secret;
+use crate::store::retention::Retention;
 
 mod machine;
 mod read;
+mod retention;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +51,10 @@ pub struct Config {
     pub db_pool: usize,
     /// Reader connections; also sets the history ceiling.
     pub db_read_pool: usize,
+    /// Bytes that the embedded store's file may grow to.
+    pub store_bytes_max: usize,
+    /// How long events are kept.
+    pub retention: Retention,
     /// Connections of all shards together.
     pub connections_max: usize,
     /// Bytes of one message from a client.
@@ -200,6 +206,8 @@ impl Config {
             ));
         }
 
+        let store = store(reader);
+        let (store_bytes_max, retention) = keeping(reader, &store);
         let (bind, health, metrics) = addresses(reader);
         let flags = flags(reader, raw);
         let limit_max = reader.count("BUZZ_MAX_LIMIT", 1..=limits::COUNT_SETTING_MAX);
@@ -227,9 +235,11 @@ impl Config {
             data_dir: reader
                 .value("BUZZ_DATA_DIR", "the path of a folder", read::free_text)
                 .into(),
-            store: store(reader),
+            store,
             db_pool: reader.count("BUZZ_DB_POOL_SIZE", 1..=limits::DB_POOL_MAX),
             db_read_pool: reader.count("BUZZ_DB_READ_POOL_SIZE", 1..=limits::DB_POOL_MAX),
+            store_bytes_max,
+            retention,
             connections_max: connections(reader, machine),
             frame_bytes_max,
             outbox: outbox(reader, frame_bytes_max),
@@ -376,6 +386,22 @@ fn store(reader: &mut Reader<'_>) -> StoreKind {
             StoreKind::Embedded
         }
     }
+}
+
+/// How large the embedded store may grow, and what it keeps for how long.
+fn keeping(reader: &mut Reader<'_>, store: &StoreKind) -> (usize, Retention) {
+    const BYTES: &str = "BUZZ_STORE_MAX_BYTES";
+    const RULES: &str = "BUZZ_RETENTION";
+    let bytes_max = reader.count(BYTES, limits::STORE_BYTES_MIN..=limits::STORE_BYTES_MAX);
+    let retention = reader.told(RULES, retention::FORM, retention::parse);
+    for variable in [BYTES, RULES] {
+        if *store != StoreKind::Embedded && reader.is_given(variable) {
+            reader.note(format!(
+                "{variable} has no effect: it is for the embedded store alone"
+            ));
+        }
+    }
+    (bytes_max, retention.unwrap_or_default())
 }
 
 /// The bound asked for, cut to the share of the descriptors that connections may take.

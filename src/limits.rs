@@ -280,6 +280,10 @@ const _: () = assert!(
 /// Address space reserved for the embedded store's file, in bytes. The file is sparse: it grows as
 /// events come and never to this size on its own.
 pub const STORE_MAP_BYTES_DEFAULT: usize = 256 << 30;
+/// Smallest value accepted for what the store may grow to (`BUZZ_STORE_MAX_BYTES`), in bytes.
+pub const STORE_BYTES_MIN: usize = 16 << 20;
+/// Largest value accepted: what LMDB can map on common machines, and far above any disk.
+pub const STORE_BYTES_MAX: usize = 16 << 40;
 /// Smallest address space that the embedded store accepts, in bytes: an empty store and one commit.
 pub const STORE_MAP_BYTES_MIN: usize = 1 << 20;
 /// Read transactions that may be open at one time, over all threads. LMDB's own default is 126.
@@ -307,6 +311,14 @@ pub const UPKEEP_STEPS_MAX: u32 = 1_024;
 pub const UPKEEP_INDEX_ENTRIES_MAX: usize = 8_192;
 /// Time between two looks for expired events.
 pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
+/// Rules of `BUZZ_RETENTION`.
+pub const RETENTION_RULES_MAX: usize = 64;
+/// Longest age that a rule may give its events, in seconds: a hundred years.
+pub const RETENTION_AGE_SECONDS_MAX: u64 = 100 * 365 * 86_400;
+/// Entries that the writer counts between two groups, when it learns at the start how many events
+/// the rules with a count have.
+pub const RETENTION_LEARN_ENTRIES_MAX: u32 = 8_192;
+
 /// Entries that a full answer is looked beyond, to tell whether there are more (NIP-67).
 pub const HINT_ENTRIES_MAX: u32 = 64;
 

@@ -16,6 +16,7 @@ use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
 
 pub mod embedded;
+pub mod retention;
 
 /// Who handed an event in. The store gives it back untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
