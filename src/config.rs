@@ -206,8 +206,6 @@ impl Config {
             ));
         }
 
-        let store = store(reader);
-        let (store_bytes_max, retention) = keeping(reader, &store);
         let (bind, health, metrics) = addresses(reader);
         let flags = flags(reader, raw);
         let limit_max = reader.count("BUZZ_MAX_LIMIT", 1..=limits::COUNT_SETTING_MAX);
@@ -215,6 +213,8 @@ impl Config {
             "BUZZ_MAX_FRAME_BYTES",
             limits::FRAME_BYTES_MIN..=limits::FRAME_BYTES_MAX,
         );
+        let store = store(reader);
+        let (store_bytes_max, retention) = keeping(reader, &store, frame_bytes_max);
         let counts = 1..=limits::COUNT_SETTING_MAX;
         let seconds = 0..=limits::SECONDS_SETTING_MAX;
 
@@ -389,10 +389,21 @@ fn store(reader: &mut Reader<'_>) -> StoreKind {
 }
 
 /// How large the embedded store may grow, and what it keeps for how long.
-fn keeping(reader: &mut Reader<'_>, store: &StoreKind) -> (usize, Retention) {
+fn keeping(
+    reader: &mut Reader<'_>,
+    store: &StoreKind,
+    frame_bytes_max: usize,
+) -> (usize, Retention) {
     const BYTES: &str = "BUZZ_STORE_MAX_BYTES";
     const RULES: &str = "BUZZ_RETENTION";
     let bytes_max = reader.count(BYTES, limits::STORE_BYTES_MIN..=limits::STORE_BYTES_MAX);
+    let needed = frame_bytes_max * limits::STORE_MESSAGES_MIN;
+    if bytes_max < needed {
+        reader.fault(format!(
+            "{BYTES}: {bytes_max} bytes are too few for messages of BUZZ_MAX_FRAME_BYTES \
+             {frame_bytes_max}; raise it to at least {needed}, or lower the latter"
+        ));
+    }
     let retention = reader.told(RULES, retention::FORM, retention::parse);
     for variable in [BYTES, RULES] {
         if *store != StoreKind::Embedded && reader.is_given(variable) {

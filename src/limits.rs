@@ -284,6 +284,18 @@ pub const STORE_MAP_BYTES_DEFAULT: usize = 256 << 30;
 pub const STORE_BYTES_MIN: usize = 16 << 20;
 /// Largest value accepted: what LMDB can map on common machines, and far above any disk.
 pub const STORE_BYTES_MAX: usize = 16 << 40;
+/// The last part of the store's room, kept for what makes room, in bytes: two commits that each touch
+/// as many pages as a share of upkeep removes index entries.
+pub const STORE_RESERVE_BYTES_MAX: u64 = 128 << 20;
+/// But of a small store no more than one part in so many.
+pub const STORE_RESERVE_DIVISOR: u64 = 4;
+/// Messages of the largest size that the store must be able to hold.
+pub const STORE_MESSAGES_MIN: usize = 16;
+/// How full the store is when that is said in the log, in percent of what it takes. At 100 events are
+/// refused.
+pub const STORE_WARN_PERCENTS: [u64; 4] = [80, 90, 95, 100];
+/// So far below a step the store must fall before that is said, and before the step is said again.
+pub const STORE_WARN_FALL_PERCENT: u64 = 3;
 /// Smallest address space that the embedded store accepts, in bytes: an empty store and one commit.
 pub const STORE_MAP_BYTES_MIN: usize = 1 << 20;
 /// Read transactions that may be open at one time, over all threads. LMDB's own default is 126.

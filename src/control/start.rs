@@ -328,7 +328,6 @@ impl Status for RelayStatus {
 
     fn describe(&self, status: &mut Map<String, Value>) {
         let [public, health, metrics] = self.addresses;
-        let usage = self.common.store.usage();
         let shards: Vec<Value> = (0..self.common.config.shards)
             .map(|id| {
                 json!({
@@ -355,18 +354,24 @@ impl Status for RelayStatus {
         );
         status.insert("shards".to_owned(), shards.into());
         status.insert("drain".to_owned(), self.door.describe());
-        status.insert(
-            "store".to_owned(),
-            json!({
-                "kind": "embedded",
-                "file_bytes": usage.file_bytes,
-                "map_bytes": usage.map_bytes,
-                "pending_writes": self.common.store.pending(),
-            }),
-        );
+        status.insert("store".to_owned(), store_status(&self.common.store));
     }
 
     fn before_scrape(&self) {
         self.caps.show();
     }
+}
+
+/// The store's part of the status. `null` in it: the store cannot be read.
+fn store_status(store: &Embedded) -> Value {
+    let usage = store.usage().ok();
+    json!({
+        "kind": "embedded",
+        "used_bytes": usage.map(|usage| usage.used_bytes),
+        "free_bytes": usage.map(|usage| usage.free_bytes),
+        "file_bytes": usage.map(|usage| usage.file_bytes()),
+        "events_bytes_max": usage.map(|usage| usage.events_max),
+        "map_bytes": usage.map(|usage| usage.map_bytes),
+        "pending_writes": store.pending(),
+    })
 }

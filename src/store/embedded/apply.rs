@@ -12,6 +12,7 @@
 use heed::{PutFlags, RwTxn};
 
 use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
+use super::size::Room;
 use super::tables::Tables;
 use super::{deletion, store_error};
 use crate::nostr::event::Event;
@@ -48,6 +49,7 @@ pub struct Group<'t, 's> {
     /// The last sequence before this group.
     base: u64,
     seq: u64,
+    room: Room,
     /// Whether anything but events was written.
     pub(super) changed: bool,
 }
@@ -60,6 +62,7 @@ impl<'t, 's> Group<'t, 's> {
     ) -> Result<Group<'t, 's>, StoreError> {
         let txn = tables.env.write_txn().map_err(store_error)?;
         let base = tables.last_sequence(&txn)?;
+        let room = Room::begin(tables, &txn)?;
         scratch.bytes.clear();
         scratch.entries.clear();
         scratch.removed.clear();
@@ -69,6 +72,7 @@ impl<'t, 's> Group<'t, 's> {
             scratch,
             base,
             seq: base,
+            room,
             changed: false,
         })
     }
@@ -114,6 +118,10 @@ impl<'t, 's> Group<'t, 's> {
         if event.kind() == kind::VANISH {
             self.begin_vanish(event).map_err(Fail::Group)?;
             return Ok(None);
+        }
+        if !self.room.is_left(event) {
+            let full = StoreError::new(StoreErrorKind::Full, "it has reached its size");
+            return Ok(Some(Outcome::Failed(full)));
         }
         let d = match event.class() {
             Class::Regular => None,
@@ -244,6 +252,7 @@ impl<'t, 's> Group<'t, 's> {
         })?;
         removed.push(false);
         self.seq = seq;
+        self.room.take(event);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
 //! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
 //! `deletion`, `expiry` and `vanish` take events away, the latter two in the writer's `upkeep`.
+//! `size` says how full it is, and `file` whether its file is whole.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
 //! thread keeps the environment alive until [`Embedded::close`].
@@ -28,6 +29,7 @@ mod merge;
 mod plan;
 mod query;
 mod reader;
+mod size;
 mod source;
 mod tables;
 mod upgrade;
@@ -42,6 +44,7 @@ pub use access::{Access, List, Screen};
 pub use deletion::Gone;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+pub use size::Usage;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
@@ -93,17 +96,6 @@ pub enum OpenError {
     /// The store refused.
     #[error("the data folder cannot be opened: {0}")]
     Store(#[source] StoreError),
-}
-
-/// How full the store is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes of the file in use, free pages within it included.
-    pub file_bytes: u64,
-    /// The most it can come to.
-    pub map_bytes: u64,
-    /// Slots for read transactions in use.
-    pub readers: u32,
 }
 
 /// A handle to the embedded store. Clones are the same store.
@@ -176,14 +168,8 @@ impl Embedded {
     }
 
     /// How full the store is.
-    pub fn usage(&self) -> Usage {
-        let info = self.shared.tables.env.info();
-        let page = u64::from(self.shared.tables.env.unnamed_database_stat().page_size);
-        Usage {
-            file_bytes: (info.last_page_number as u64 + 1) * page,
-            map_bytes: info.map_size as u64,
-            readers: info.number_of_readers,
-        }
+    pub fn usage(&self) -> Result<Usage, StoreError> {
+        size::usage(&self.shared.tables)
     }
 }
 

@@ -99,6 +99,25 @@ impl Tables {
         }
     }
 
+    /// Every database.
+    pub fn all(&self) -> [Table; NAMES.len()] {
+        [
+            self.meta,
+            self.events,
+            self.id,
+            self.address,
+            self.time,
+            self.kind,
+            self.author,
+            self.author_kind,
+            self.tag,
+            self.access,
+            self.deleted,
+            self.vanished,
+            self.expiry,
+        ]
+    }
+
     /// The last sequence given out, as this transaction sees it.
     pub fn last_sequence(&self, txn: &RoTxn<'_>) -> Result<u64, StoreError> {
         let value = self.meta.get(txn, META_SEQUENCE).map_err(store_error)?;

@@ -81,7 +81,8 @@ fn a_new_store_has_its_file_when_it_is_whole() {
     fs::write(&unfinished, b"").expect("writes");
     let store = Embedded::open(&options(dir.path())).expect("a new store");
     assert!(!unfinished.exists());
-    assert_eq!(store.usage().map_bytes, MAP_BYTES as u64);
+    let usage = store.usage().expect("reads");
+    assert_eq!(usage.map_bytes, MAP_BYTES as u64);
     drop(store);
     let files: std::collections::BTreeSet<_> = fs::read_dir(dir.path().join("events"))
         .expect("a folder")
@@ -112,7 +113,7 @@ fn a_file_that_lacks_free_pages_alone_is_sound() {
             }
             txn.commit().expect("commits");
         }
-        let pages = running.store.usage().file_bytes;
+        let pages = running.store.usage().expect("reads").file_bytes();
         drop(running);
         let path = data(dir.path());
         let written = len(&path);
