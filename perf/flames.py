@@ -45,6 +45,16 @@ def top_self(stacks, count=25):
     return [f"{samples / total:7.1%}  {name}" for name, samples in own.most_common(count)]
 
 
+def top_total(stacks, count=15):
+    """The relay's own functions by samples, with all that they called, as lines of text."""
+    total = sum(stacks.values()) or 1
+    whole = collections.Counter()
+    for stack, samples in stacks.items():
+        for name in {name for name in stack if "buzz_uring" in name}:
+            whole[name] += samples
+    return [f"{samples / total:7.1%}  {name}" for name, samples in whole.most_common(count)]
+
+
 def svg(stacks, title):
     """A flame graph: width is samples, the root at the bottom, names on hover."""
     root = {"samples": 0, "children": {}}

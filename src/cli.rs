@@ -21,7 +21,7 @@ pub use settings::{Preset, SETTINGS, Setting, setting};
 pub const FEATURE_FLAG_PREFIX: &str = "BUZZ_FEATURE_FLAG_";
 
 /// What the process is asked to do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Command {
     /// Serve (no subcommand).
     Run,
@@ -32,6 +32,42 @@ pub enum Command {
         /// Wait for its end, and end as it does.
         wait: bool,
     },
+    /// Show or edit the access lists.
+    Access(Access),
+}
+
+/// What is asked of the access lists.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Access {
+    /// Put keys on a list, or take them off.
+    Edit {
+        /// Which list, and which way.
+        verb: AccessVerb,
+        /// The keys as they were typed; at least one.
+        keys: Vec<String>,
+    },
+    /// Print who is on a list.
+    List {
+        /// One JSON object a line.
+        json: bool,
+    },
+}
+
+/// One way to edit one list.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AccessVerb {
+    /// Ban.
+    Ban,
+    /// End a ban.
+    Unban,
+    /// Put on the allow-list.
+    Allow,
+    /// Take off the allow-list.
+    Unallow,
+    /// Make a member.
+    AddMember,
+    /// End a membership.
+    RemoveMember,
 }
 
 /// Where a value came from.
@@ -117,6 +153,7 @@ pub fn parse(
         Some((DRAIN, matches)) => Command::Drain {
             wait: matches.get_flag(WAIT),
         },
+        Some((ACCESS, matches)) => Command::Access(access(matches)),
         _ => Command::Run,
     };
     Ok((command, raw))
@@ -145,7 +182,8 @@ pub fn command() -> clap::Command {
                         .help("Wait for its end; exit 0 only if it ended in order")
                         .action(ArgAction::SetTrue),
                 ),
-        );
+        )
+        .subcommand(access_command());
     for setting in SETTINGS {
         if let Some(name) = setting.option() {
             command = command.arg(option(setting, name));
@@ -157,6 +195,87 @@ pub fn command() -> clap::Command {
 const CHECK_CONFIG: &str = "check-config";
 const DRAIN: &str = "drain";
 const WAIT: &str = "wait";
+const ACCESS: &str = "access";
+const LIST: &str = "list";
+const JSON: &str = "json";
+const KEY: &str = "KEY";
+
+/// The ways to edit the lists: name, help.
+const ACCESS_VERBS: &[(&str, AccessVerb, &str)] = &[
+    (
+        "ban",
+        AccessVerb::Ban,
+        "Refuse these keys' logins and events, and end their connections",
+    ),
+    ("unban", AccessVerb::Unban, "End the ban of these keys"),
+    (
+        "allow",
+        AccessVerb::Allow,
+        "Put these keys on the allow-list (BUZZ_PUBKEY_ALLOWLIST)",
+    ),
+    (
+        "unallow",
+        AccessVerb::Unallow,
+        "Take these keys off the allow-list",
+    ),
+    (
+        "add-member",
+        AccessVerb::AddMember,
+        "Make these keys members (BUZZ_REQUIRE_RELAY_MEMBERSHIP)",
+    ),
+    (
+        "remove-member",
+        AccessVerb::RemoveMember,
+        "End the membership of these keys",
+    ),
+];
+
+fn access_command() -> clap::Command {
+    let list = clap::Command::new(LIST)
+        .about("Print every key that is on a list, and the lists it is on")
+        .arg(
+            Arg::new(JSON)
+                .long(JSON)
+                .help("One JSON object a line")
+                .action(ArgAction::SetTrue),
+        );
+    let edits = ACCESS_VERBS.iter().map(|(name, _, about)| {
+        clap::Command::new(*name).about(*about).arg(
+            Arg::new(KEY)
+                .help("A public key: 64 hex digits, or an npub")
+                .num_args(1..)
+                .required(true),
+        )
+    });
+    clap::Command::new(ACCESS)
+        .about(
+            "Show or edit the access lists of BUZZ_DATA_DIR, through the relay if it runs, else in \
+             its store",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommands(edits)
+        .subcommand(list)
+}
+
+fn access(matches: &ArgMatches) -> Access {
+    let (name, matches) = matches.subcommand().expect("clap demands a subcommand");
+    let verb = ACCESS_VERBS.iter().find(|(verb, _, _)| *verb == name);
+    match verb {
+        None => Access::List {
+            json: matches.get_flag(JSON),
+        },
+        Some((_, verb, _)) => Access::Edit {
+            verb: *verb,
+            keys: matches
+                .get_many::<String>(KEY)
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
+        },
+    }
+}
 
 fn option(setting: &'static Setting, name: String) -> Arg {
     let default = setting.default_text();
@@ -297,6 +416,37 @@ mod tests {
             assert_eq!(run(args, &[]).unwrap().0, Command::Drain { wait });
         }
         assert!(run(&["--wait"], &[]).is_err(), "it is drain's own");
+    }
+
+    #[test]
+    fn access_takes_a_list_or_keys_for_one() {
+        let keys = vec!["a".to_owned(), "b".to_owned()];
+        for (name, verb, _) in ACCESS_VERBS {
+            let (command, raw) = run(&["access", name, "a", "b", "--data-dir=/x"], &[]).unwrap();
+            let keys = keys.clone();
+            let expected = Access::Edit { verb: *verb, keys };
+            assert_eq!(command, Command::Access(expected));
+            assert_eq!(raw.get("BUZZ_DATA_DIR"), Some(("/x", Origin::Option)));
+            assert!(run(&["access", name], &[]).is_err(), "{name} without a key");
+        }
+        for (args, json) in [
+            (&["access", "list"][..], false),
+            (&["access", "list", "--json"], true),
+        ] {
+            let expected = Command::Access(Access::List { json });
+            assert_eq!(run(args, &[]).unwrap().0, expected);
+        }
+        for args in [
+            &["access"][..],
+            &["access", "lists"],
+            &["access", "list", "a"],
+            &["access", "ban", "--json", "a"],
+        ] {
+            assert!(
+                matches!(run(args, &[]), Err(CliError::Usage(_))),
+                "{args:?}"
+            );
+        }
     }
 
     #[test]

@@ -446,8 +446,13 @@ fn outbox(reader: &mut Reader<'_>, frame_bytes_max: usize) -> OutboxBounds {
     );
     if hard_bytes < frame_bytes_max {
         reader.fault(format!(
-            "BUZZ_OUTBOX_HARD_BYTES: {hard_bytes} does not hold one message of \
-             BUZZ_MAX_FRAME_BYTES {frame_bytes_max}; raise it or the total, or lower the latter"
+            "{}: {hard_bytes} does not hold one message of BUZZ_MAX_FRAME_BYTES \
+             {frame_bytes_max}; raise it, or lower the latter",
+            if total_bytes < frame_bytes_max {
+                "BUZZ_OUTBOX_TOTAL_BYTES"
+            } else {
+                "BUZZ_OUTBOX_HARD_BYTES"
+            },
         ));
     }
     OutboxBounds {

@@ -100,7 +100,7 @@ pub const BATCH_PARTS_MAX: usize = 1_024;
 /// Events up to this size are copied into each subscriber's batch instead of being pointed at.
 pub const EVENT_COPY_BYTES_MAX: usize = 256;
 /// Batches that a shard keeps for reuse, and the buffer that each may keep, in bytes.
-pub const BATCH_SPARES_MAX: usize = 1_024;
+pub const BATCH_SPARES_MAX: usize = 256;
 /// See [`BATCH_SPARES_MAX`].
 pub const BATCH_SPARE_BYTES_MAX: usize = 16 << 10;
 
@@ -146,8 +146,12 @@ pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
 pub const MAILBOX_ITEMS_MAX: usize = 65_536;
 /// Connections that a shard may have more than the least loaded one before it hands some over.
 pub const IMBALANCE_MAX: usize = 16;
-/// Sockets of one shard that have not been upgraded; further ones are turned away unread.
+/// Sockets of one shard that have not been upgraded; further ones wait to be accepted.
 pub const UNUPGRADED_MAX: usize = 4_096;
+/// Fewer than that: one for so many connections that may be open, over all shards.
+pub const UNUPGRADED_SHARE: usize = 4;
+/// But at least so many on each shard.
+pub const UNUPGRADED_MIN: usize = 16;
 // ---- Settings, control thread, flags ----
 
 /// Shards, at most (`BUZZ_SHARDS`); more threads than this gain nothing on any machine known.
@@ -213,9 +217,9 @@ pub const HEALTH_PORT_DEFAULT: u16 = 8_080;
 /// Port of the metrics server (`BUZZ_METRICS_PORT`).
 pub const METRICS_PORT_DEFAULT: u16 = 9_102;
 /// Connections that each admin server holds at once; the next one waits in the accept queue.
-pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+pub const ADMIN_CONNECTIONS_MAX: usize = 128;
 /// Life of one connection of an admin server, in milliseconds: one request and its answer.
-pub const ADMIN_CONNECTION_MS_MAX: u64 = 10_000;
+pub const ADMIN_CONNECTION_MS_MAX: u64 = 3_000;
 /// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.
 pub const SIGNALS_WAITING_MAX: usize = 8;
 /// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard
@@ -373,6 +377,21 @@ pub const CONTROL_CONNECTION_MS_MAX: u64 =
     2 * DRAIN_SETTING_MS_MAX + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX + 10_000;
 /// Bytes of an answer of the control socket that the command line reads.
 pub const CONTROL_ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Keys that one request to the control socket may put on a list or take off.
+pub const ACCESS_KEYS_MAX: usize = 1_000;
+/// Bytes of such a request.
+pub const ACCESS_REQUEST_BYTES_MAX: usize = 128 << 10;
+/// Entries of the access lists in one answer of the control socket.
+pub const ACCESS_PAGE_ENTRIES_MAX: usize = 1_000;
+/// Bytes of one of those entries, as JSON.
+pub const ACCESS_ENTRY_BYTES_MAX: usize = 160;
+/// Longest wait of the command line for an answer about the access lists, for each request.
+pub const ACCESS_ANSWER_WAIT: Duration = Duration::from_secs(15);
+/// Time that the command line tries to reach the lists while another process holds the folder and
+/// does not answer: a relay that starts or ends, or another command.
+pub const ACCESS_REACH_WAIT: Duration = Duration::from_secs(5);
+/// Time between two tries.
+pub const ACCESS_REACH_PAUSE: Duration = Duration::from_millis(20);
 /// Time that a start gives, twice, to a signal that has come already.
 pub const SIGNAL_LOOK: Duration = Duration::from_millis(1);
 /// A second signal this long after the first stops at once; before, it is the same one, such as a
@@ -380,6 +399,12 @@ pub const SIGNAL_LOOK: Duration = Duration::from_millis(1);
 pub const SIGNAL_REPEATS: Duration = Duration::from_secs(1);
 /// Longest wait at the very end for whoever waits for the drain to be told how it came out.
 pub const DRAIN_ANSWER_WAIT: Duration = Duration::from_millis(250);
+
+// A key in JSON is 64 digits, two quotes and a comma; the rest of a request is a few dozen bytes.
+const _: () = assert!(ACCESS_KEYS_MAX * 67 + 1_024 <= ACCESS_REQUEST_BYTES_MAX);
+const _: () = assert!(
+    (ACCESS_PAGE_ENTRIES_MAX * ACCESS_ENTRY_BYTES_MAX + 1_024) as u64 <= CONTROL_ANSWER_BYTES_MAX
+);
 
 // The drain waits for a flush acknowledgement as long as a close may take to be written, which every
 // connection's own deadline bounds; it is looked at once a sweep.

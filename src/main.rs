@@ -4,7 +4,7 @@ use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Machine};
-use buzz_uring::control::{command, logs, start};
+use buzz_uring::control::{access, command, logs, start};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -33,6 +33,8 @@ fn run(command: Command, config: Config) -> i32 {
         }
         Command::Drain { wait } => command::drain_relay(&config.data_dir, wait)
             .unwrap_or_else(|error| fail(EXIT_FAILED, &error)),
+        Command::Access(asked) => access::command::run(&config, &asked)
+            .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Run => serve(config),
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::limits;
 use crate::metrics::Metrics;
 
+pub mod access;
 pub mod admin;
 mod bounded;
 pub mod caps;

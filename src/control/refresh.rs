@@ -16,6 +16,7 @@ use super::remembered::Remembered;
 use crate::flags::{Flags, Reading, key_of};
 use crate::limits;
 use crate::metrics::{GateName, Label, series, unix_seconds};
+use crate::shard::hooks;
 
 /// Takes limits. The gates' side of it owns the rules for flag values and the ceilings.
 pub trait Caps: Send + Sync + 'static {
@@ -167,9 +168,13 @@ impl Refresh {
         let now = (self.clock)();
         let mut readings = [Reading::NotDelivered; GateName::ALL.len()];
         // Step by step, so that a panic over one gate does not hold the other gate's limit.
-        let mut panicked = panics(|| self.flags.tend());
+        let mut panicked = panics(|| {
+            hooks::maybe_panic_in_refresh("provider");
+            self.flags.tend();
+        });
         for gate in GateName::ALL {
             panicked |= panics(|| {
+                hooks::maybe_panic_in_refresh(gate.as_label());
                 let reading = self.flags.read(*gate);
                 readings[gate.index()] = reading;
                 self.apply(*gate, reading, now);

@@ -67,10 +67,7 @@ impl Signals {
     /// When a handler cannot be put in place.
     pub fn install() -> io::Result<Signals> {
         let signals = Signals::injected();
-        // A file that meets the size limit shall fail its write with EFBIG, which the store answers
-        // as a full disk; the signal's default would end the process. A handler, once in place,
-        // stays, so the stream need not be kept.
-        drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
+        outlive_the_file_size_limit()?;
         let kinds = [
             (SignalKind::terminate(), StopRequest::Terminate),
             (SignalKind::interrupt(), StopRequest::Interrupt),
@@ -104,6 +101,17 @@ impl Signals {
         tokio::task::yield_now().await;
         self.received.try_recv().ok()
     }
+}
+
+/// Lets a write that meets the file size limit fail with EFBIG, which the store answers as a full
+/// disk; the signal's default would end the process. Call it within the control runtime.
+///
+/// # Errors
+///
+/// When the handler cannot be put in place.
+pub fn outlive_the_file_size_limit() -> io::Result<()> {
+    // A handler, once in place, stays, so the stream need not be kept.
+    signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
 
 #[cfg(test)]

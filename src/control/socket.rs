@@ -25,14 +25,25 @@ pub const NAME: &str = "control.sock";
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    path: PathBuf,
+    file: SocketFile,
+}
+
+/// The socket's file, which goes with it.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// The running server; it stops, and its file goes, when it is dropped.
 #[derive(Debug)]
 pub struct Running {
     task: JoinHandle<()>,
-    path: PathBuf,
+    _file: SocketFile,
 }
 
 impl Socket {
@@ -53,7 +64,10 @@ impl Socket {
             Ok(listener)
         };
         match bind() {
-            Ok(listener) => Ok(Socket { listener, path }),
+            Ok(listener) => Ok(Socket {
+                listener,
+                file: SocketFile(path),
+            }),
             Err(error) => {
                 let text = format!("{}: {error}", path.display());
                 Err(io::Error::new(error.kind(), text))
@@ -74,16 +88,16 @@ impl Socket {
             // It ends only with its task: accept errors pause and go on.
             let _ = axum::serve(listener, router).await;
         });
-        let path = self.path;
-        Ok(Running { task, path })
+        Ok(Running {
+            task,
+            _file: self.file,
+        })
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.task.abort();
-        // Gone already is as good.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use super::access;
 use super::admin::{self, Admin, Sources, Status};
 use super::caps::GateControl;
 use super::command;
@@ -156,6 +157,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         .serve(
             commands
                 .clone()
+                .merge(access::router(common.clone()))
                 .merge(admin::status_router(sources.clone())),
         )
         .map_err(system("cannot serve the control socket"))?;

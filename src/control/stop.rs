@@ -74,8 +74,10 @@ impl Door {
     pub fn describe(&self) -> Value {
         let totals = self.common.drain.totals();
         let known = self.known();
+        // The seed is drawn when the closes begin.
+        let is_closing = known.seed != 0;
         json!({
-            "state": match (self.common.lifecycle.stage(), self.is_closing()) {
+            "state": match (self.common.lifecycle.stage(), is_closing) {
                 (Stage::Starting | Stage::Ready, _) => "none",
                 (Stage::Draining, false) => "grace",
                 (Stage::Draining, true) => "closing",
@@ -93,10 +95,6 @@ impl Door {
             "gone": totals.gone,
             "exit_code": *self.code.borrow(),
         })
-    }
-
-    fn is_closing(&self) -> bool {
-        self.known().seed != 0
     }
 
     fn sockets(&self) -> usize {

@@ -188,6 +188,14 @@ mod tests {
         assert_eq!(parts.iter().flatten().count(), 8);
     }
 
+    /// Or the oldest connections of every shard would always be the first to go.
+    #[test]
+    fn the_order_of_the_table_says_nothing_about_the_time() {
+        let part = &plan(&[500, 500], WINDOW, 3)[0];
+        let rising = part.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((150..=350).contains(&rising), "{rising} of 499 rise");
+    }
+
     #[test]
     fn equal_shards_take_turns() {
         let owners = deal(&[50; 4]);
@@ -196,6 +204,16 @@ mod tests {
             turn.sort_unstable();
             assert_eq!(turn, [0, 1, 2, 3]);
         }
+    }
+
+    /// Without a phase of its own each small shard would have its first slot at the very start.
+    #[test]
+    fn small_shards_come_at_even_distances() {
+        let owners = deal(&[96, 1, 1, 1, 1]);
+        let single = |(slot, owner): (usize, &usize)| (*owner != 0).then_some(slot);
+        let singles: Vec<usize> = owners.iter().enumerate().filter_map(single).collect();
+        let apart = singles.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(apart.min() >= Some(15), "{singles:?}");
     }
 
     /// The table of docs/drain.md.

@@ -6,6 +6,7 @@
 
 use crate::config::FlagsChoice;
 use crate::metrics::GateName;
+use crate::shard::hooks::{self, Hook};
 
 mod environment;
 mod launchdarkly;
@@ -72,7 +73,10 @@ impl Flags {
                 sdk_key,
                 relay_proxy,
             } => {
-                let periods = Periods::default();
+                let mut periods = Periods::default();
+                if let Some(rebuild) = hooks::delay(Hook::Rebuild) {
+                    periods.rebuild = rebuild;
+                }
                 let provider = LaunchDarkly::start(sdk_key, relay_proxy.as_ref(), periods).await;
                 Flags::LaunchDarkly(Box::new(provider))
             }

@@ -38,6 +38,7 @@ pub use drive::Drive;
 pub use limit::{Applied, Limit, Snapshot};
 
 use settle::Turn;
+use slab::NIL;
 use sync::{AtomicU64, CachePadded};
 use waiters::{Left, Look, Waiters};
 use word::{Entry, State, WAITING_MAX};
@@ -107,11 +108,7 @@ impl ConcurrencyGate {
     /// If there is no such shard, or if polled again after it was ready.
     #[inline]
     pub fn acquire(&self, shard: usize) -> Acquire<&ConcurrencyGate> {
-        Acquire {
-            gate: Some(self),
-            shard,
-            slot: None,
-        }
+        Acquire::new(self, shard)
     }
 
     /// As [`acquire`](Self::acquire), for a permit that outlives every borrow of the gate, at the
@@ -122,11 +119,7 @@ impl ConcurrencyGate {
     /// As for [`acquire`](Self::acquire).
     #[inline]
     pub fn acquire_owned(self: &Arc<Self>, shard: usize) -> Acquire<Arc<ConcurrencyGate>> {
-        Acquire {
-            gate: Some(Arc::clone(self)),
-            shard,
-            slot: None,
-        }
+        Acquire::new(Arc::clone(self), shard)
     }
 
     /// Takes a permit if one is free and nobody waits; never queues.
@@ -238,9 +231,9 @@ impl<G: Deref<Target = ConcurrencyGate>> fmt::Debug for Permit<G> {
 pub struct Acquire<G: Deref<Target = ConcurrencyGate> = Arc<ConcurrencyGate>> {
     /// Given away with the permit; none once ready.
     gate: Option<G>,
-    shard: usize,
-    /// The slot in the shard's queue, once the wait has begun.
-    slot: Option<u32>,
+    shard: u32,
+    /// The slot in the shard's queue, [`NIL`] before and after the wait.
+    slot: u32,
 }
 
 impl<G: Deref<Target = ConcurrencyGate> + Unpin> Future for Acquire<G> {
@@ -249,19 +242,32 @@ impl<G: Deref<Target = ConcurrencyGate> + Unpin> Future for Acquire<G> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if this.slot.is_none() {
-            let gate = this.gate.as_deref().expect("polled after it was ready");
+        if this.slot == NIL {
+            let gate = this.gate.take().expect("polled after it was ready");
             if gate.state.try_admit().is_ok() {
-                return this.admitted();
+                return Poll::Ready(Ok(Permit { gate }));
             }
+            this.gate = Some(gate);
         }
         this.wait(cx)
     }
 }
 
 impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
+    #[inline]
+    fn new(gate: G, shard: usize) -> Acquire<G> {
+        // A number too large for the field is none of a shard either: the wait will say so.
+        let shard = u32::try_from(shard).unwrap_or(u32::MAX);
+        Acquire {
+            gate: Some(gate),
+            shard,
+            slot: NIL,
+        }
+    }
+
+    #[inline]
     fn admitted(&mut self) -> Poll<Result<Permit<G>, Shed>> {
-        self.slot = None;
+        self.slot = NIL;
         Poll::Ready(
             self.gate
                 .take()
@@ -271,7 +277,7 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
     }
 
     fn shed(&mut self, shed: Shed) -> Poll<Result<Permit<G>, Shed>> {
-        self.slot = None;
+        self.slot = NIL;
         self.gate = None;
         Poll::Ready(Err(shed))
     }
@@ -279,10 +285,9 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
     #[cold]
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit<G>, Shed>> {
         let gate = self.gate.as_deref().expect("polled after it was ready");
-        let shard = &gate.shards[self.shard];
+        let shard = &gate.shards[self.shard as usize];
         let slot = match self.slot {
-            Some(slot) => slot,
-            None => {
+            NIL => {
                 // The order is load-bearing: register on the word, push, look again, park.
                 // Registered first, the count never falls below the queues; looked at last, a
                 // permit that came free before the push is not left lying.
@@ -296,12 +301,13 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
                     gate.state.unregister(1);
                     return self.shed(Shed::Closed);
                 };
-                self.slot = Some(slot);
+                self.slot = slot;
                 if !gate.state.newest().wants_settling() || gate.settle() == 0 {
                     return Poll::Pending;
                 }
                 slot
             }
+            slot => slot,
         };
         match shard.look(slot, &gate.state, cx.waker()) {
             Look::Waiting => Poll::Pending,
@@ -330,11 +336,13 @@ impl<G: Deref<Target = ConcurrencyGate>> Acquire<G> {
 impl<G: Deref<Target = ConcurrencyGate>> Drop for Acquire<G> {
     #[inline]
     fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
+        if self.slot == NIL {
+            return;
+        }
         let Some(gate) = self.gate.as_deref() else {
             return;
         };
-        match gate.shards[self.shard].leave(slot) {
+        match gate.shards[self.shard as usize].leave(self.slot) {
             Left::Registration => gate.state.unregister(1),
             Left::Offer => gate.release(1),
             Left::Nothing => {}

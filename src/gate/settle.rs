@@ -109,7 +109,7 @@ impl ConcurrencyGate {
             count: 0,
         };
         let mut offers = 0;
-        let mut rounds = 0;
+        let mut rounds: u32 = 0;
         loop {
             while self.state.load().wants_settling() && self.offer_to_oldest(&mut bells) {
                 offers += 1;
@@ -118,7 +118,7 @@ impl ConcurrencyGate {
                 break;
             }
             rounds += 1;
-            if rounds % ROUNDS_PER_RING == 0 {
+            if rounds.is_multiple_of(ROUNDS_PER_RING) {
                 bells.ring();
             }
         }

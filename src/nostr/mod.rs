@@ -21,6 +21,7 @@
 //! | [`auth`] | the checks of a NIP-42 login |
 //! | [`vanish`] | requests to vanish (NIP-62) |
 //! | [`info`] | the NIP-11 document |
+//! | [`key`] | public keys as people write them |
 
 pub mod address;
 pub mod auth;
@@ -29,6 +30,7 @@ pub mod event;
 pub mod filter;
 pub mod hll;
 pub mod info;
+pub mod key;
 pub mod kind;
 pub mod message;
 pub mod pow;

@@ -15,19 +15,16 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::limits::{
-    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, KEYS_PER_CONNECTION_MAX, LOGIN_WAIT, PING_INTERVAL,
-    PINGS_UNANSWERED_MAX,
+    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PING_INTERVAL, PINGS_UNANSWERED_MAX,
 };
-use crate::live::SubKey;
 use crate::metrics::{CloseReason, DropReason, UpgradeRefusal};
-use crate::nostr::message::{self, EoseHint, SubId};
-use crate::nostr::sealed::{self, Viewer};
 use crate::shard::Shard;
 use crate::shard::drain::Stand;
 use crate::shard::history::Reads;
-use crate::shard::login::Challenge;
-use crate::shard::outbox::{Outbox, Shared};
+use crate::shard::login::{Challenge, LoginClock};
+use crate::shard::outbox::Outbox;
 use crate::shard::runtime::{self, Socket};
+use crate::shard::subs::Sub;
 use crate::ws::close;
 use crate::ws::frame::{self, Opcode};
 
@@ -59,15 +56,15 @@ pub struct Conn {
     /// The socket; its reader is `session`, its writer the task below.
     pub socket: Socket,
     key: Cell<u32>,
-    phase: Cell<Phase>,
-    outbox: RefCell<Outbox>,
+    pub(super) phase: Cell<Phase>,
+    pub(super) outbox: RefCell<Outbox>,
     writing: Cell<bool>,
     unwritten: Cell<usize>,
-    held_bytes: Cell<usize>,
+    pub(super) held_bytes: Cell<usize>,
     over_soft_since: Cell<Option<Instant>>,
     /// Values in the filters of all subscriptions.
     pub filter_values: Cell<usize>,
-    subs: RefCell<Vec<Option<Sub>>>,
+    pub(super) subs: RefCell<Vec<Option<Sub>>>,
     /// History reads that run or wait.
     pub reads: RefCell<Option<Box<Reads>>>,
     deadline: Cell<Instant>,
@@ -79,41 +76,12 @@ pub struct Conn {
     pub challenge: Challenge,
     /// Whether an AUTH frame ever came.
     pub attempted: Cell<bool>,
-    keys: RefCell<Vec<[u8; 32]>>,
-    login_clock: Cell<LoginClock>,
+    pub(super) keys: RefCell<Vec<[u8; 32]>>,
+    pub(super) login_clock: Cell<LoginClock>,
     ended_by: Cell<Option<CloseReason>>,
     born: Instant,
     waiting: Signal,
 }
-
-/// The time that a client has for its first login. It stands still while a login is being checked.
-#[derive(Clone, Copy)]
-enum LoginClock {
-    /// No login is required, or one has succeeded.
-    Off,
-    /// Over at this time.
-    Until(Instant),
-    /// A login is pending; this much was left.
-    Stopped(Option<Duration>),
-}
-
-/// A subscription of a connection.
-pub struct Sub {
-    /// The id, as JSON.
-    pub id: SubId,
-    /// Live events at or below this sequence are part of the history.
-    pub watermark: u64,
-    /// Tells this subscription from an earlier one of the same slot.
-    pub serial: u32,
-    /// Values in its filters.
-    pub values: u32,
-    /// Live events, with their sequences, that wait for the end of history; `None` once `EOSE` is
-    /// queued.
-    pub held: Option<Vec<(u64, Shared)>>,
-}
-
-/// The sequence of an event that is not stored: no history can hold it.
-pub const EPHEMERAL: u64 = u64::MAX;
 
 impl Conn {
     /// Wraps an accepted socket. `serial` must be new on this shard.
@@ -221,7 +189,7 @@ impl Conn {
     }
 
     /// Checks the queue's bounds after it grew. Returns false if that ended the connection.
-    fn within_bounds(self: &Rc<Self>, shard: &Rc<Shard>) -> bool {
+    pub(super) fn within_bounds(self: &Rc<Self>, shard: &Rc<Shard>) -> bool {
         let backlog = self.backlog();
         if backlog > shard.config.outbox.hard_bytes {
             self.overflow(shard);
@@ -379,217 +347,10 @@ impl Conn {
         );
     }
 
-    fn write_soon(self: &Rc<Self>, shard: &Rc<Shard>) {
+    pub(super) fn write_soon(self: &Rc<Self>, shard: &Rc<Shard>) {
         if !self.writing.replace(true) {
             runtime::spawn(shard.guarded(self.clone(), write(shard.clone(), self.clone())));
         }
-    }
-}
-
-/// Logins.
-impl Conn {
-    /// Stops the login clock until the guard is dropped.
-    pub fn login_pending(&self) -> LoginPending<'_> {
-        let left = match self.login_clock.get() {
-            LoginClock::Until(end) => Some(end.saturating_duration_since(Instant::now())),
-            LoginClock::Off | LoginClock::Stopped(_) => None,
-        };
-        self.login_clock.set(LoginClock::Stopped(left));
-        LoginPending(self)
-    }
-
-    /// Takes note of a key that has logged in. Returns false when there are too many.
-    pub fn add_key(&self, shard: &Shard, key: &[u8; 32]) -> bool {
-        let mut keys = self.keys.borrow_mut();
-        if keys.contains(key) {
-            return true;
-        }
-        if keys.len() >= KEYS_PER_CONNECTION_MAX {
-            return false;
-        }
-        keys.push(*key);
-        if keys.len() == 1 {
-            shard.metrics.authenticated_active.increment(1.0);
-        }
-        true
-    }
-
-    /// Whether this key has logged in here.
-    pub fn has_key(&self, key: &[u8; 32]) -> bool {
-        self.keys.borrow().contains(key)
-    }
-
-    /// Who its client is, for what is served to some only.
-    pub fn viewer(&self) -> Viewer {
-        Viewer::new(&self.keys.borrow())
-    }
-
-    /// Whether any key has logged in here.
-    pub fn is_authenticated(&self) -> bool {
-        !self.keys.borrow().is_empty()
-    }
-}
-
-/// A login is being checked. See [`Conn::login_pending`].
-pub struct LoginPending<'a>(&'a Conn);
-
-impl Drop for LoginPending<'_> {
-    fn drop(&mut self) {
-        let clock = match self.0.login_clock.get() {
-            LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
-                LoginClock::Until(Instant::now() + left)
-            }
-            _ => LoginClock::Off,
-        };
-        self.0.login_clock.set(clock);
-    }
-}
-
-/// Subscriptions.
-impl Conn {
-    /// Adds a subscription whose history is still to be read. The caller has removed an older one
-    /// of the same id. Returns its key and serial, or `None` when there are too many.
-    pub fn add_sub(&self, shard: &Shard, id: SubId, values: usize) -> Option<(SubKey, u32)> {
-        let mut subs = self.subs.borrow_mut();
-        let slot = match subs.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if subs.len() >= shard.config.subscriptions_max => return None,
-            None => {
-                // One at a time: most clients hold few, and an idle connection must stay small.
-                subs.reserve_exact(1);
-                subs.push(None);
-                subs.len() - 1
-            }
-        };
-        let serial = shard.next_serial();
-        subs[slot] = Some(Sub {
-            id,
-            watermark: u64::MAX,
-            serial,
-            values: values as u32,
-            held: Some(Vec::new()),
-        });
-        self.filter_values.set(self.filter_values.get() + values);
-        Some((self.sub_key(slot), serial))
-    }
-
-    /// Removes a subscription. Returns how many events it held back, if it was there.
-    pub fn remove_sub(&self, shard: &Shard, id: &SubId) -> Option<usize> {
-        let mut subs = self.subs.borrow_mut();
-        let found = subs
-            .iter()
-            .position(|sub| sub.as_ref().is_some_and(|sub| sub.id == *id));
-        let slot = found?;
-        let sub = subs[slot].take();
-        while subs.last().is_some_and(Option::is_none) {
-            subs.pop();
-        }
-        drop(subs);
-        Some(self.forget_sub(shard, slot, sub))
-    }
-
-    /// Whether the subscription of this slot is still the one with this serial.
-    pub fn has_sub(&self, key: SubKey, serial: u32) -> bool {
-        self.with_sub(key, |sub| sub.serial == serial) == Some(true)
-    }
-
-    /// From now on live events at or below `watermark` are left to the history.
-    pub fn set_watermark(&self, key: SubKey, watermark: u64) {
-        self.with_sub(key, |sub| sub.watermark = watermark);
-    }
-
-    /// Takes a live event that a subscription matches: queues it, holds it back until the end of
-    /// history, or leaves it to the history. `sequence` is [`EPHEMERAL`] for events not stored.
-    pub fn offer(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, sequence: u64, event: &Shared) {
-        if self.phase.get() != Phase::Open {
-            return;
-        }
-        if sealed::is_sealed(event.kind()) && !self.viewer().may_see(event) {
-            return;
-        }
-        let queued = self.with_sub(key, |sub| match &mut sub.held {
-            Some(held) => {
-                held.push((sequence, event.clone()));
-                self.held_bytes
-                    .set(self.held_bytes.get() + event.json().len());
-                true
-            }
-            None if sequence <= sub.watermark => false,
-            None => {
-                let mut outbox = self.outbox.borrow_mut();
-                outbox.push_live(&sub.id, event);
-                shard.metrics.events_delivered.increment(1);
-                true
-            }
-        });
-        if queued == Some(true) {
-            self.write_soon(shard);
-            self.within_bounds(shard);
-        }
-    }
-
-    /// Ends a subscription's history: queues `EOSE` with its hint, then what was held back above the
-    /// watermark.
-    pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, hint: Option<EoseHint>) {
-        let held = self.with_sub(key, |sub| {
-            let held = sub.held.take().unwrap_or_default();
-            let mut outbox = self.outbox.borrow_mut();
-            outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
-            for (sequence, event) in &held {
-                let is_live = *sequence == EPHEMERAL || *sequence > sub.watermark;
-                if is_live && !shard.has_expired(event) {
-                    outbox.push_live(&sub.id, event);
-                    shard.metrics.events_delivered.increment(1);
-                }
-            }
-            held
-        });
-        self.release_held(held.as_deref().unwrap_or_default());
-        self.write_soon(shard);
-        self.within_bounds(shard);
-    }
-
-    /// How many subscriptions there are.
-    pub fn sub_count(&self) -> usize {
-        self.subs.borrow().iter().flatten().count()
-    }
-
-    fn sub_key(&self, slot: usize) -> SubKey {
-        SubKey(u64::from(self.key()) << 32 | slot as u64)
-    }
-
-    fn with_sub<T>(&self, key: SubKey, look: impl FnOnce(&mut Sub) -> T) -> Option<T> {
-        let mut subs = self.subs.borrow_mut();
-        let sub = subs.get_mut(key.0 as u32 as usize)?.as_mut()?;
-        Some(look(sub))
-    }
-
-    fn release_held(&self, held: &[(u64, Shared)]) {
-        let bytes: usize = held.iter().map(|(_, event)| event.json().len()).sum();
-        self.held_bytes.set(self.held_bytes.get() - bytes);
-    }
-
-    fn forget_sub(&self, shard: &Shard, slot: usize, sub: Option<Sub>) -> usize {
-        let Some(sub) = sub else { return 0 };
-        let held = sub.held.unwrap_or_default();
-        self.release_held(&held);
-        self.filter_values
-            .set(self.filter_values.get() - sub.values as usize);
-        shard.forget(self.sub_key(slot));
-        held.len()
-    }
-
-    fn drop_subs(&self, shard: &Shard) {
-        let subs = std::mem::take(&mut *self.subs.borrow_mut());
-        let mut dropped = 0;
-        for (slot, sub) in subs.into_iter().enumerate() {
-            dropped += self.forget_sub(shard, slot, sub);
-        }
-        shard
-            .metrics
-            .events_dropped
-            .of(DropReason::Closing)
-            .increment(dropped as u64);
     }
 }
 

@@ -215,9 +215,7 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
                 Err(Refused::Shed(_)) => return give_up(shard, conn, read, &SHED),
             }
             read.bytes = 0;
-            if let Some(delay) = hooks::delay(Hook::History) {
-                runtime::sleep(delay).await;
-            }
+            hooks::pause(Hook::History).await;
         }
         match slice(shard, conn, read) {
             Step::Over => return,
@@ -316,7 +314,10 @@ fn failed(error: &StoreError) -> Reason {
     Reason::fixed(Prefix::Error, "the store cannot answer, retry shortly")
 }
 
-fn closed(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, reason: &Reason) {
+/// Sends `CLOSED`. It says that no such subscription is left, so one that has this id, from an
+/// earlier and better question, goes first.
+pub fn closed(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, reason: &Reason) {
+    conn.remove_sub(shard, sub);
     conn.send(shard, |outbox| {
         outbox.push_text(|out| message::write_closed(out, sub, reason));
     });

@@ -1,9 +1,17 @@
-//! Delays for tests, without blocking the shard: a busy store, at the place where one would be.
+//! Faults for tests, without blocking the shard: a busy store, at the place where one would be.
 //!
-//! With the cargo feature `hooks`, the file that `BUZZ_HOOKS_FILE` names is read before each store
-//! read and each access check, and at the start: lines of `history_ms=N`, `access_ms=N` and
-//! `start_ms=N`, and `panic_on=TEXT` which makes a message that contains the text panic. Without the
-//! feature nothing here does anything.
+//! With the cargo feature `hooks`, the file that `BUZZ_HOOKS_FILE` names is read at each of these
+//! places. Without the feature nothing here does anything.
+//!
+//! | line | what it does |
+//! |---|---|
+//! | `history_ms=N` | a pause before each read of history, once it has its permit |
+//! | `access_ms=N` | a pause before the access checks of a login, once it has its permit |
+//! | `start_ms=N` | a pause before anything is opened |
+//! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
+//! | `panic_on=TEXT` | a message that contains the text panics |
+//! | `block_on=TEXT` | a message that contains the text blocks its shard for ever |
+//! | `panic_refresh=STEP` | that step of each refresh of the limits panics: `provider`, a gate's label, or `1` for all |
 
 use std::time::Duration;
 
@@ -16,6 +24,8 @@ pub enum Hook {
     Access,
     /// Before anything is opened.
     Start,
+    /// Between a flag client that was rejected and the next one.
+    Rebuild,
 }
 
 /// The delay that the hooks file asks for now, if any.
@@ -25,6 +35,7 @@ pub fn delay(hook: Hook) -> Option<Duration> {
         Hook::History => "history_ms",
         Hook::Access => "access_ms",
         Hook::Start => "start_ms",
+        Hook::Rebuild => "rebuild_ms",
     };
     let millis = setting(name)?.parse().ok()?;
     (millis > 0).then(|| Duration::from_millis(millis))
@@ -37,14 +48,48 @@ pub fn delay(_hook: Hook) -> Option<Duration> {
     None
 }
 
-/// Panics if the hooks file asks for it, on behalf of a message.
+/// Pauses for as long as the hooks file asks for. It looks again while it waits, so that a test that
+/// takes the delay away lets go of what is held.
 #[cfg(feature = "hooks")]
-pub fn maybe_panic(message: &str) {
-    let wanted = setting("panic_on").filter(|text| !text.is_empty());
+pub async fn pause(hook: Hook) {
+    const LOOK: Duration = Duration::from_millis(25);
+    let start = std::time::Instant::now();
+    while let Some(left) = delay(hook).and_then(|delay| delay.checked_sub(start.elapsed())) {
+        super::runtime::sleep(left.min(LOOK)).await;
+    }
+}
+
+/// Without the feature there is no pause.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub async fn pause(_hook: Hook) {}
+
+/// Panics if the hooks file asks for it, on behalf of a step of the refresh of the limits.
+#[cfg(feature = "hooks")]
+pub fn maybe_panic_in_refresh(step: &str) {
+    let wanted = setting("panic_refresh");
     assert!(
-        !wanted.is_some_and(|text| message.contains(&text)),
+        !wanted.is_some_and(|wanted| wanted == "1" || wanted == step),
         "asked for by the hooks file"
     );
+}
+
+/// Without the feature nothing panics on purpose.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn maybe_panic_in_refresh(_step: &str) {}
+
+/// Panics, or blocks the thread, if the hooks file asks for it, on behalf of a message.
+#[cfg(feature = "hooks")]
+pub fn maybe_panic(message: &str) {
+    let wanted = |name: &str| {
+        let text = setting(name).filter(|text| !text.is_empty());
+        text.is_some_and(|text| message.contains(&text))
+    };
+    assert!(!wanted("panic_on"), "asked for by the hooks file");
+    while wanted("block_on") {
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
 }
 
 /// Without the feature nothing panics on purpose.

@@ -15,7 +15,7 @@ use crate::nostr::{pow, repost, vanish};
 use crate::shard::Shard;
 use crate::shard::conn::Conn;
 use crate::shard::session::Flow;
-use crate::store::{Job, Outcome};
+use crate::store::{Job, Outcome, StoreErrorKind};
 
 /// Checks a published event and passes it on, or answers why not.
 pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
@@ -55,7 +55,10 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
 fn screened(shard: &Shard, event: &Event) -> Option<Outcome> {
     let screen = match shard.reader.screen(event) {
         Ok(screen) => screen,
-        Err(error) => return Some(Outcome::Failed(error)),
+        Err(error) => {
+            tracing::warn!(%error, "an event could not be looked up");
+            return Some(Outcome::Failed(error));
+        }
     };
     // NIP-62: a request to vanish is followed whatever its author's status.
     if screen.banned && event.kind() != kind::VANISH {
@@ -90,8 +93,10 @@ pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, outcome: &Outco
         ),
         Outcome::Refused(reason) => (false, Some(reason.clone())),
         Outcome::Failed(error) => {
-            tracing::warn!(%error, "an event could not be stored");
-            let text = "the event could not be stored, try again";
+            let text = match error.kind() {
+                StoreErrorKind::Full => "the store has no room, try again later",
+                _ => "the event could not be stored, try again",
+            };
             (false, Some(Reason::new(Prefix::Error, text)))
         }
     };

@@ -144,6 +144,11 @@ pub async fn accept(shard: Rc<Shard>, listener: Rc<Listener>) {
         }
         let mut count = 0;
         while shard.accepting.get() && count < ACCEPTS_AT_ONCE_MAX {
+            if shard.has_enough_unupgraded() {
+                // Who comes now waits in the kernel's queue until silent ones have had their time.
+                runtime::sleep(ACCEPT_PAUSE).await;
+                break;
+            }
             match listener.accept() {
                 Ok((socket, peer)) => shard.accepted(socket, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

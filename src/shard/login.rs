@@ -8,18 +8,19 @@
 //! dropped without any, whatever dropped it.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::limits::AUTH_CHALLENGE_BYTES;
+use crate::limits::{AUTH_CHALLENGE_BYTES, KEYS_PER_CONNECTION_MAX, LOGIN_WAIT};
 use crate::metrics::{AuthOutcome, CloseReason, Label};
 use crate::nostr::auth;
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, Prefix, Reason};
+use crate::nostr::sealed::Viewer;
 use crate::shard::Shard;
 use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
+use crate::shard::history;
 use crate::shard::hooks::{self, Hook};
-use crate::shard::runtime;
 use crate::store::StoreError;
 use crate::store::embedded::Access;
 use crate::ws::close;
@@ -159,15 +160,25 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
         conn.close(shard, CloseReason::Banned, code, "banned");
         return AuthOutcome::Banned;
     }
-    if config.pubkey_allowlist && !access.allowed {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not on the allow-list");
+    let denied = if config.pubkey_allowlist && !access.allowed {
+        Some((
+            "this key is not on the allow-list",
+            AuthOutcome::AllowlistDenied,
+        ))
+    } else if config.require_membership && !access.member {
+        Some(("this key is not a member", AuthOutcome::NotRelayMember))
+    } else {
+        None
+    };
+    if let Some((text, outcome)) = denied {
+        // It may have been let in by an earlier login: this one is what counts.
+        conn.remove_key(shard, event.pubkey());
+        let reason = Reason::fixed(Prefix::Restricted, text);
         ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::AllowlistDenied;
-    }
-    if config.require_membership && !access.member {
-        let reason = Reason::fixed(Prefix::Restricted, "this key is not a member");
-        ok(shard, conn, event, Some(&reason));
-        return AuthOutcome::NotRelayMember;
+        if !conn.is_authenticated() {
+            lock_out(shard, conn);
+        }
+        return outcome;
     }
     if !conn.add_key(shard, event.pubkey()) {
         let text = "too many keys on this connection";
@@ -183,6 +194,18 @@ fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> A
     AuthOutcome::Success
 }
 
+/// Nobody is logged in any more, where somebody must be: the subscriptions end, and the time to a
+/// login starts again.
+fn lock_out(shard: &Rc<Shard>, conn: &Rc<Conn>) {
+    let reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
+    for sub in conn.sub_ids() {
+        history::closed(shard, conn, &sub, &reason);
+    }
+    if let LoginClock::Stopped(None) = conn.login_clock.get() {
+        conn.login_clock.set(LoginClock::Stopped(Some(LOGIN_WAIT)));
+    }
+}
+
 /// What needs nothing but the frame: signature, kind, challenge, relay, age.
 fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     if !event.id_matches() || !shard.verifier.borrow_mut().verify(event) {
@@ -194,9 +217,7 @@ fn check_frame(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> 
 }
 
 async fn check_access(shard: &Shard, key: &[u8; 32]) -> Result<Access, StoreError> {
-    if let Some(delay) = hooks::delay(Hook::Access) {
-        runtime::sleep(delay).await;
-    }
+    hooks::pause(Hook::Access).await;
     shard.reader.access(key)
 }
 
@@ -205,5 +226,90 @@ fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: Option<&Reason>
         conn.send(shard, |outbox| {
             outbox.push_text(|out| message::write_ok(out, event.id(), reason.is_none(), reason));
         });
+    }
+}
+
+/// The time that a client has for its first login. It stands still while a login is being checked.
+#[derive(Clone, Copy)]
+pub(super) enum LoginClock {
+    /// No login is required, or one has succeeded.
+    Off,
+    /// Over at this time.
+    Until(Instant),
+    /// A login is pending; this much was left.
+    Stopped(Option<Duration>),
+}
+
+impl Conn {
+    /// Stops the login clock until the guard is dropped.
+    pub fn login_pending(&self) -> LoginPending<'_> {
+        let left = match self.login_clock.get() {
+            LoginClock::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            LoginClock::Off | LoginClock::Stopped(_) => None,
+        };
+        self.login_clock.set(LoginClock::Stopped(left));
+        LoginPending(self)
+    }
+
+    /// Takes note of a key that has logged in. Returns false when there are too many.
+    pub fn add_key(&self, shard: &Shard, key: &[u8; 32]) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        if keys.contains(key) {
+            return true;
+        }
+        if keys.len() >= KEYS_PER_CONNECTION_MAX {
+            return false;
+        }
+        keys.push(*key);
+        if keys.len() == 1 {
+            shard.metrics.authenticated_active.increment(1.0);
+        }
+        true
+    }
+
+    /// Whether this key has logged in here.
+    pub fn has_key(&self, key: &[u8; 32]) -> bool {
+        self.keys.borrow().contains(key)
+    }
+
+    /// Whether one of these keys, which are sorted, has logged in here.
+    pub fn has_one_of(&self, sorted: &[[u8; 32]]) -> bool {
+        let keys = self.keys.borrow();
+        keys.iter().any(|key| sorted.binary_search(key).is_ok())
+    }
+
+    /// Forgets a key: its login was repeated, and refused this time.
+    pub fn remove_key(&self, shard: &Shard, key: &[u8; 32]) {
+        let mut keys = self.keys.borrow_mut();
+        let before = keys.len();
+        keys.retain(|other| other != key);
+        if before > 0 && keys.is_empty() {
+            shard.metrics.authenticated_active.decrement(1.0);
+        }
+    }
+
+    /// Who its client is, for what is served to some only.
+    pub fn viewer(&self) -> Viewer {
+        Viewer::new(&self.keys.borrow())
+    }
+
+    /// Whether any key has logged in here.
+    pub fn is_authenticated(&self) -> bool {
+        !self.keys.borrow().is_empty()
+    }
+}
+
+/// A login is being checked. See [`Conn::login_pending`].
+pub struct LoginPending<'a>(&'a Conn);
+
+impl Drop for LoginPending<'_> {
+    fn drop(&mut self) {
+        let clock = match self.0.login_clock.get() {
+            LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
+                LoginClock::Until(Instant::now() + left)
+            }
+            _ => LoginClock::Off,
+        };
+        self.0.login_clock.set(clock);
     }
 }

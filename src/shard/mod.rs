@@ -5,7 +5,11 @@
 //! | [`runtime`] | the runtime seam: sockets, tasks, pauses |
 //! | [`mailbox`] | the way in from other threads |
 //! | [`outbox`] | what waits to be written to one connection |
-//! | [`conn`] | one connection: phase, queue, subscriptions, writer |
+//! | [`common`] | what all threads share, and the store's way to the shards |
+//! | [`conn`] | one connection: phase, queue, writer |
+//! | [`subs`] | its subscriptions: where history ends and live begins |
+//! | [`guard`] | a panic ends its connection and nothing else |
+//! | [`delivery`] | events on their way to the store, from it, and to subscribers |
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
 //! | [`history`] | REQ and COUNT: questions to the store |
@@ -20,8 +24,11 @@
 //! mailboxes, a few counters, and the store.
 
 pub mod admission;
+pub mod common;
 pub mod conn;
+pub mod delivery;
 pub mod drain;
+pub mod guard;
 pub mod history;
 pub mod hooks;
 pub mod http;
@@ -32,195 +39,44 @@ pub mod mailbox;
 pub mod outbox;
 pub mod runtime;
 pub mod session;
+pub mod subs;
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::thread::CpuSet;
 use slab::Slab;
 
 use crate::config::Config;
-use crate::drain::ledger::Ledger;
-use crate::drain::run::Part;
-use crate::lifecycle::{Lifecycle, Stage};
+use crate::lifecycle::Stage;
 use crate::limits::{
-    BATCH_SPARES_MAX, IMBALANCE_MAX, MAILBOX_ITEMS_MAX, RECEIVE_BYTES, SWEEP_INTERVAL,
-    UNUPGRADED_MAX, VERIFIER_KEYS_MAX,
+    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE,
+    VERIFIER_KEYS_MAX,
 };
-use crate::live::{RecentIds, SubKey, Subscriptions};
-use crate::metrics::{CloseReason, DropReason, GateName, Label, ShardMetrics, UpgradeRefusal};
+use crate::live::{SubKey, Subscriptions};
+use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
-use crate::nostr::filter::Filter;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
-use crate::store::embedded::{Embedded, Reader};
-use crate::store::{CommitSink, Done, Job, Origin, Outcome};
+use crate::store::Job;
+use crate::store::embedded::Reader;
 use crate::ws::close;
-use admission::{Admission, Gates};
-use conn::{Conn, EPHEMERAL};
-use mailbox::Mailbox;
+use admission::Admission;
+use common::Padded;
+use conn::Conn;
 use outbox::Batch;
 use runtime::{Driver, Listener, Socket, Turns};
 
-/// What a shard is told by other threads.
-pub enum Mail {
-    /// An event to match against the shard's subscriptions, with its sequence, or [`EPHEMERAL`].
-    Event(Arc<Event>, u64),
-    /// What the store made of an event that a connection of this shard sent.
-    Answer(Done),
-    /// A connection that another shard accepted.
-    Adopt(OwnedFd, SocketAddr),
-    /// End the connections that have logged in with this key: it is banned.
-    Ban([u8; 32]),
-    /// Accept no more, and say how many connections there are.
-    StopAccepting,
-    /// Tell these connections to leave, each at its time.
-    Close(Part),
-}
-
-/// What all threads share.
-pub struct Common {
-    /// The settings.
-    pub config: Arc<Config>,
-    /// Whether the relay wants traffic.
-    pub lifecycle: Arc<Lifecycle>,
-    /// What the public port serves over plain HTTP.
-    pub pages: http::Pages,
-    /// The store.
-    pub store: Embedded,
-    /// The two gates.
-    pub gates: Gates,
-    /// Ids of ephemeral events seen lately.
-    pub recent: RecentIds,
-    /// What became of the connections that the drain ended.
-    pub drain: Ledger,
-    mail: Box<[Mailbox<Mail>]>,
-    /// Sockets of each shard, upgraded or not.
-    load: Box<[Padded]>,
-    /// When each shard last swept, in milliseconds since `born`.
-    beats: Box<[Padded]>,
-    born: Instant,
-    /// WebSockets of all shards.
-    open: AtomicUsize,
-}
-
-/// A counter on a cache line of its own: every shard writes its own and reads all.
-#[derive(Default)]
-#[repr(align(128))]
-struct Padded(AtomicUsize);
-
-impl Common {
-    /// Makes what the shards of one process share.
-    pub fn new(
-        config: Arc<Config>,
-        lifecycle: Arc<Lifecycle>,
-        pages: http::Pages,
-        store: Embedded,
-    ) -> Arc<Common> {
-        let shards = config.shards;
-        let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
-        Arc::new(Common {
-            config,
-            lifecycle,
-            pages,
-            store,
-            gates,
-            recent: RecentIds::new(),
-            drain: Ledger::new(shards),
-            mail: (0..shards)
-                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
-                .collect(),
-            load: (0..shards).map(|_| Padded::default()).collect(),
-            beats: (0..shards).map(|_| Padded::default()).collect(),
-            born: Instant::now(),
-            open: AtomicUsize::new(0),
-        })
-    }
-
-    /// WebSockets of all shards.
-    pub fn open_connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Sockets of one shard, upgraded or not.
-    pub fn sockets(&self, shard: usize) -> usize {
-        self.load[shard].0.load(Ordering::Relaxed)
-    }
-
-    /// How long ago a shard last showed that it runs.
-    pub fn heartbeat_age(&self, shard: usize) -> Duration {
-        let beat = self.beats[shard].0.load(Ordering::Relaxed) as u64;
-        self.born
-            .elapsed()
-            .saturating_sub(Duration::from_millis(beat))
-    }
-
-    fn beat(&self, shard: usize) {
-        let since = self.born.elapsed().as_millis() as usize;
-        self.beats[shard].0.store(since, Ordering::Relaxed);
-    }
-
-    /// Tells a shard something, without waiting.
-    ///
-    /// # Errors
-    ///
-    /// What was to be told, when the mailbox has no room now.
-    pub fn tell(&self, shard: usize, mail: Mail) -> Result<(), Mail> {
-        self.mail[shard].try_push(mail).map_err(|(mail, _)| mail)
-    }
-
-    /// The store's way to the shards.
-    pub fn sink(self: &Arc<Self>) -> Fanout {
-        Fanout {
-            batches: self.mail.iter().map(|_| Vec::new()).collect(),
-            commit_seconds: crate::metrics::store_commit_seconds(),
-            common: self.clone(),
-        }
-    }
-}
-
-/// Hands what the store's writer has committed to the shards: every stored event to all of them,
-/// every answer to the shard it came from, one wake a shard for a whole commit.
-pub struct Fanout {
-    common: Arc<Common>,
-    batches: Vec<Vec<Mail>>,
-    commit_seconds: metrics::Histogram,
-}
-
-impl CommitSink for Fanout {
-    fn committed(&mut self, done: &mut Vec<Done>) {
-        for done in done.drain(..) {
-            if let Outcome::Stored { seq } = done.outcome {
-                for batch in &mut self.batches {
-                    batch.push(Mail::Event(done.event.clone(), seq));
-                }
-            }
-            let origin = usize::from(done.origin.shard);
-            self.batches[origin].push(Mail::Answer(done));
-        }
-        for (mailbox, batch) in self.common.mail.iter().zip(&mut self.batches) {
-            if mailbox.push_batch_blocking(batch).is_err() {
-                batch.clear();
-            }
-        }
-    }
-
-    fn commit_took(&mut self, duration: Duration, _events: usize) {
-        self.commit_seconds.record(duration);
-    }
-}
+pub use common::{Common, Mail};
 
 /// One shard, as its own thread sees it.
 pub struct Shard {
@@ -374,8 +230,8 @@ impl Shard {
             Mail::Event(event, sequence) => self.deliver(event, sequence),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
-            Mail::Ban(key) => self.each_conn(|conn| {
-                if conn.has_key(&key) {
+            Mail::Ban(keys) => self.each_conn(|conn| {
+                if conn.has_one_of(&keys) {
                     let code = Some(close::POLICY_VIOLATION);
                     conn.close(self, CloseReason::Banned, code, "banned");
                 }
@@ -449,7 +305,8 @@ impl Shard {
     }
 
     fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        if self.unupgraded.get() >= UNUPGRADED_MAX {
+        // Only one handed over by another shard can find it so.
+        if self.has_enough_unupgraded() {
             self.metrics
                 .upgrades_refused
                 .of(UpgradeRefusal::Capacity)
@@ -475,12 +332,16 @@ impl Shard {
         conn.set_key(key as u32);
         self.unupgraded.set(self.unupgraded.get() + 1);
         self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-        let this = self.clone();
-        let served = self.guarded(conn.clone(), session::serve(self.clone(), conn.clone()));
-        runtime::spawn(async move {
-            served.await;
-            this.remove(&conn);
-        });
+        let reader = session::serve(self.clone(), conn.clone());
+        runtime::spawn(self.guarded_reader(conn, reader));
+    }
+
+    /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
+    /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
+    /// take those that the store and the health server need.
+    pub fn has_enough_unupgraded(&self) -> bool {
+        let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
+        self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
     }
 
     /// Counts a WebSocket, or says why there can be none now.
@@ -505,7 +366,7 @@ impl Shard {
         Ok(())
     }
 
-    fn remove(&self, conn: &Conn) {
+    pub(super) fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.ended(conn);
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
@@ -528,151 +389,5 @@ impl Shard {
         } else {
             self.unupgraded.set(self.unupgraded.get() - 1);
         }
-    }
-
-    /// Runs a task of one connection so that its panic ends that connection and nothing else.
-    pub fn guarded<F: Future<Output = ()>>(self: &Rc<Self>, conn: Rc<Conn>, task: F) -> Guarded<F> {
-        Guarded {
-            shard: self.clone(),
-            conn,
-            task,
-        }
-    }
-
-    fn caught(self: &Rc<Self>, conn: &Rc<Conn>) {
-        self.metrics.panics.increment(1);
-        conn.cut(self, CloseReason::Panic);
-        // The task may have been holding the shared buffer.
-        let mut scratch = self.scratch.borrow_mut();
-        if scratch.is_empty() {
-            scratch.resize(RECEIVE_BYTES, 0);
-        }
-    }
-}
-
-/// Events.
-impl Shard {
-    /// Matches an event against the shard's subscriptions and queues it for those it fits.
-    fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
-        if self.has_expired(&event) {
-            return;
-        }
-        let mut matched = self.matched.take();
-        let delivered = catch_unwind(AssertUnwindSafe(|| {
-            self.subscriptions
-                .borrow_mut()
-                .matching(&event, &mut matched);
-            if matched.is_empty() {
-                return;
-            }
-            let shared = Rc::new(event);
-            for key in &matched {
-                let conn = self.conns.borrow().get((key.0 >> 32) as usize).cloned();
-                if let Some(conn) = conn {
-                    conn.offer(self, *key, sequence, &shared);
-                }
-            }
-        }));
-        if delivered.is_err() {
-            self.metrics.panics.increment(1);
-            self.metrics
-                .events_dropped
-                .of(DropReason::Panic)
-                .increment(1);
-        }
-        self.matched.replace(matched);
-    }
-
-    /// Hands an event that is not stored to all shards. Returns false if one has no room.
-    pub fn broadcast(self: &Rc<Self>, event: &Arc<Event>) -> bool {
-        let mut all = true;
-        for (id, mailbox) in self.common.mail.iter().enumerate() {
-            if id == self.id {
-                self.deliver(event.clone(), EPHEMERAL);
-            } else {
-                all &= mailbox
-                    .try_push(Mail::Event(event.clone(), EPHEMERAL))
-                    .is_ok();
-            }
-        }
-        all
-    }
-
-    /// Passes an event on to the store's writer. Gives it back when the writer's queue is full.
-    pub fn submit(&self, job: Job) -> Option<Job> {
-        let mut jobs = self.jobs.borrow_mut();
-        jobs.push(job);
-        self.common.store.submit(&mut jobs);
-        jobs.pop()
-    }
-
-    /// What the store gives back with its answer, so that it finds its connection.
-    pub fn origin(&self, conn: &Conn) -> Origin {
-        Origin {
-            shard: self.id as u16,
-            token: u64::from(conn.key()) << 32 | u64::from(conn.serial),
-        }
-    }
-
-    fn answered(self: &Rc<Self>, done: &Done) {
-        let key = (done.origin.token >> 32) as usize;
-        let conn = self.conns.borrow().get(key).cloned();
-        let Some(conn) = conn.filter(|conn| conn.serial == done.origin.token as u32) else {
-            return;
-        };
-        conn.in_flight.set(conn.in_flight.get() - 1);
-        conn.wake();
-        ingest::answer(self, &conn, &done.event, &done.outcome);
-    }
-
-    /// Registers a subscription for live events.
-    pub fn subscribe(&self, key: SubKey, filters: Rc<[Filter]>) {
-        self.subscriptions.borrow_mut().insert(key, filters);
-        self.metrics.subscriptions_active.increment(1.0);
-    }
-
-    /// Removes a subscription from the live events.
-    pub fn forget(&self, key: SubKey) {
-        self.subscriptions.borrow_mut().remove(key);
-        self.metrics.subscriptions_active.decrement(1.0);
-    }
-
-    /// An empty batch, from those kept where there is one.
-    pub fn spare_batch(&self) -> Batch {
-        self.spares.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Keeps a batch's memory for the next one.
-    pub fn keep_batch(&self, mut batch: Batch) {
-        let mut spares = self.spares.borrow_mut();
-        if spares.len() < BATCH_SPARES_MAX {
-            batch.clear();
-            spares.push(batch);
-        }
-    }
-}
-
-pin_project_lite::pin_project! {
-    /// A task of one connection. See [`Shard::guarded`].
-    #[must_use = "futures do nothing unless polled"]
-    pub struct Guarded<F> {
-        shard: Rc<Shard>,
-        conn: Rc<Conn>,
-        #[pin]
-        task: F,
-    }
-}
-
-impl<F: Future<Output = ()>> Future for Guarded<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = self.project();
-        // Nothing of the task is used after a panic but what the shard keeps consistent itself.
-        let polled = catch_unwind(AssertUnwindSafe(|| this.task.poll(context)));
-        polled.unwrap_or_else(|_| {
-            this.shard.caught(this.conn);
-            Poll::Ready(())
-        })
     }
 }

@@ -157,7 +157,8 @@ async fn messages(shard: &Rc<Shard>, conn: &Rc<Conn>, decoder: &mut Decoder, kep
         match stopped {
             Flow::Go => {}
             Flow::Turn => shard.turns.next().await,
-            Flow::Login(event) => login::attend(shard, conn, *event).await,
+            // Boxed: a login is rare, and its state would make every idle connection's task larger.
+            Flow::Login(event) => Box::pin(login::attend(shard, conn, *event)).await,
         }
     }
 }
@@ -241,26 +242,16 @@ fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {
 }
 
 fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
-    conn.send(shard, |outbox| {
-        outbox.push_text(|out| match error {
-            MessageError::Event(error) | MessageError::Auth(error) => match &error.id {
-                Some(id) => message::write_ok(out, id, false, Some(&error.reason)),
-                None => message::write_notice(out, &error.reason.to_string()),
-            },
-            MessageError::Sub { sub, reason } => message::write_closed(out, sub, reason),
-            MessageError::Notice(text) => message::write_notice(out, &text.to_string()),
-        });
-    });
-    if matches!(error, MessageError::Auth(_)) {
-        login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid);
+    match error {
+        MessageError::Sub { sub, reason } => return history::closed(shard, conn, sub, reason),
+        MessageError::Auth(_) => login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid),
+        MessageError::Event(_) => {
+            let refused = shard.metrics.events_received.of(EventOutcome::Refused);
+            refused.increment(1);
+        }
+        MessageError::Notice(_) => {}
     }
-    if matches!(error, MessageError::Event(_)) {
-        shard
-            .metrics
-            .events_received
-            .of(EventOutcome::Refused)
-            .increment(1);
-    }
+    conn.send(shard, |outbox| outbox.push_text(|out| error.write(out)));
 }
 
 /// The peer broke the protocol: say so, where it can still be said.
@@ -272,13 +263,12 @@ fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
     };
     if fault.is_too_big() {
         let bytes = shard.config.frame_bytes_max;
+        let notice = match fault {
+            Fault::TooManyFragments => format!("invalid: {}", fault.text()),
+            _ => format!("invalid: a message has at most {bytes} bytes"),
+        };
         conn.send(shard, |outbox| {
-            outbox.push_text(|out| {
-                message::write_notice(
-                    out,
-                    &format!("invalid: a message has at most {bytes} bytes"),
-                );
-            });
+            outbox.push_text(|out| message::write_notice(out, &notice));
         });
     }
     conn.close(shard, why, Some(fault.close_code()), fault.text());

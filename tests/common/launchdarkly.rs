@@ -98,6 +98,11 @@ impl Fake {
         format!("http://{}", self.address)
     }
 
+    /// As [`Fake::url`], below a path that stands before every path of the service.
+    pub fn url_below(&self, path: &str) -> String {
+        format!("{}/{path}", self.url())
+    }
+
     /// Sets how later requests are answered.
     pub fn mode(&self, mode: Mode) {
         self.lock().mode = mode;
@@ -178,7 +183,7 @@ impl Fake {
         while state
             .requests
             .iter()
-            .filter(|request| request.path == path)
+            .filter(|request| request.path.ends_with(path))
             .count()
             < count
         {
@@ -240,7 +245,8 @@ fn serve(shared: &Shared, stream: TcpStream) {
         let (mode, bulk_hangs) = (state.mode, state.bulk_hangs);
         shared.changed.notify_all();
         drop(state);
-        let ended = match path.as_str() {
+        // Whatever stands before it is the path that the URL was given with.
+        let ended = match &path[path.rfind('/').unwrap_or(0)..] {
             "/all" => answer_all(shared, mode, &stream),
             "/bulk" if bulk_hangs => hold(shared, &stream),
             "/bulk" => answer(&stream, 202),

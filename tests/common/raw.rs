@@ -178,20 +178,30 @@ impl Raw {
         raw
     }
 
-    /// Reads the answer that opens a WebSocket, and the challenge (NIP-42), which is the first
+    /// Reads the answer that opens a WebSocket, and gives the challenge (NIP-42), which is the first
     /// frame of every connection.
     #[track_caller]
-    pub fn expect_upgrade(&mut self) {
+    pub fn expect_upgrade(&mut self) -> String {
         let answer = self.answer_head();
         assert_eq!(answer.status, 101, "{answer:?}");
         let first = self.message();
         assert_eq!(first[0], "AUTH", "{first}");
-        assert!(
-            first[1]
-                .as_str()
-                .is_some_and(|challenge| challenge.len() >= 16),
-            "{first}"
-        );
+        let challenge = first[1].as_str().unwrap_or_default();
+        assert!(challenge.len() >= 16, "{first}");
+        challenge.to_owned()
+    }
+
+    /// Our end, as the relay sees it.
+    pub fn address(&self) -> SocketAddr {
+        self.stream.local_addr().expect("a connected socket")
+    }
+
+    /// Leaves without a word: a reset.
+    pub fn reset(self) {
+        let socket = socket2::SockRef::from(&self.stream);
+        socket
+            .set_linger(Some(Duration::ZERO))
+            .expect("a TCP option");
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {

@@ -141,7 +141,7 @@ async fn serve(connection: usize, socket: TcpStream, state: Rc<RefCell<State>>) 
 impl State {
     fn event(&mut self, event: &Value, sender: &Sender) -> bool {
         self.received += 1;
-        let tenth = self.received % 10 == 0;
+        let tenth = self.received.is_multiple_of(10);
         match self.fault {
             // The whole relay waits, as one that waits for its disk would.
             Fault::Stall(time) if self.received == 100 => std::thread::sleep(time),

@@ -125,9 +125,9 @@ async fn what_was_acknowledged_before_the_end_is_there_after_it() {
     let launch = Launch::new();
     let mut relay = launch.start();
     let mut client = Client::connect(relay.address).await;
-    let author = Author::new(1);
+    let (author, time) = (Author::new(1), now());
     let events: Vec<String> = (0..500)
-        .map(|age| author.json::<&str>(now() - age, 1, &[], "in flight"))
+        .map(|age| author.json::<&str>(time - age, 1, &[], "in flight"))
         .collect();
     for event in &events {
         client.feed(format!("[\"EVENT\",{event}]")).await.unwrap();

@@ -212,6 +212,25 @@ async fn a_name_comes_back_as_the_same_json_string() {
 }
 
 #[tokio::test]
+async fn a_closed_ends_the_subscription_that_had_its_id() {
+    let relay = Launch::new().start();
+    let mut client = Client::connect(relay.address).await;
+    let author = Author::new(1);
+    for broken in [
+        r#"["REQ","s",{"search":"x"}]"#,
+        r#"["REQ","s",{"kinds":[-1]}]"#,
+        r#"["COUNT","s",{"kinds":[-1]}]"#,
+    ] {
+        assert!(client.req("s", r#"{"limit":0}"#).await.is_empty());
+        client.send(broken).await;
+        client.closed("s").await;
+        let event = author.json::<&str>(now(), 1, &[], broken);
+        client.publish_all([&event]).await;
+        client.expect_silence().await;
+    }
+}
+
+#[tokio::test]
 async fn filters_that_cannot_be_read_close_their_subscription() {
     let relay = Launch::new().start();
     let mut client = Client::connect(relay.address).await;

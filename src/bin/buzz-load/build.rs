@@ -4,11 +4,11 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::accept::Accept;
-use crate::cli::Given;
 use crate::drive::{self, Work};
 use crate::events::{self, Maker, Signed, Stored};
 use crate::fanout::Fanout;
 use crate::floor::Floor;
+use crate::given::Given;
 use crate::idle::Idle;
 use crate::limits;
 use crate::login::{Login, Logins};
@@ -17,6 +17,7 @@ use crate::ping::Ping;
 use crate::publish::Publish;
 use crate::query::{Check, Query};
 use crate::questions::{self, By, Question};
+use crate::rush::Rush;
 use crate::schedule::{Nanos, Pace, Schedule};
 
 /// A run to be made.
@@ -132,8 +133,15 @@ pub fn plan(name: &str, given: &Given<'_>, url: &str, pids: &[u32]) -> io::Resul
             ))
         }
         "login" => {
-            let fresh = given.is_set("fresh");
-            plan.churns = fresh;
+            let (fresh, until_in) = (given.is_set("fresh"), given.is_set("until-in"));
+            plan.churns = fresh || until_in;
+            let count = if until_in {
+                plan.warmup = 0;
+                plan.expected = Some(connections as u64);
+                plan.expected
+            } else {
+                count
+            };
             let logins = Logins {
                 relay: given.text("relay-url").unwrap_or(url).to_owned(),
                 keypairs: (0..given.size("users").max(1))
@@ -143,7 +151,11 @@ pub fn plan(name: &str, given: &Given<'_>, url: &str, pids: &[u32]) -> io::Resul
                 count: count.unwrap_or(0).min(limits::EVENTS_MAX as u64) as usize,
                 fresh,
             };
-            Box::new(Login::new(schedule(count), connections, window, logins))
+            if until_in {
+                Box::new(Rush::new(schedule(count), connections, logins))
+            } else {
+                Box::new(Login::new(schedule(count), connections, window, logins))
+            }
         }
         "ping" => Box::new(Ping::new(schedule(count), connections)),
         _ => {

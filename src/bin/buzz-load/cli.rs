@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::builder::ValueParser;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, Command, value_parser};
 
 use crate::limits;
-use crate::schedule::{Nanos, Pace};
 
 /// The whole command.
 pub fn command() -> Command {
@@ -111,10 +110,9 @@ fn workloads() -> Vec<Command> {
         nonce(),
     ])
     .args([floor_flag("a bare vectored send to as many sockets")]);
-    let idle = relay(
-        Command::new("idle")
-            .about("Connections that do nothing; anonymous memory each (needs --pid)"),
-    )
+    let idle = relay(Command::new("idle").about(
+        "Connections that do nothing; anonymous memory each (needs --pid of a fresh process)",
+    ))
     .args([
         connections("5000"),
         switch("subscribed", "One subscription each"),
@@ -157,6 +155,11 @@ fn workloads() -> Vec<Command> {
                 "fresh",
                 "A connection for each login: connect, challenge, login, close",
             ),
+            switch(
+                "until-in",
+                "All connections log in at once, once each; who is closed comes back after 1 s ± 25 %, then ever longer",
+            )
+            .conflicts_with_all(["fresh", "rate", "count", "warmup"]),
         ])
         .args([floor_flag("one signature check")]);
     let ping = relay(
@@ -417,75 +420,10 @@ fn floor_flag(what: &'static str) -> Arg {
     ))
 }
 
-/// Typed reading of what was given. Names are those of the table; a wrong one is a defect that every
-/// test of the workload shows.
-pub struct Given<'a>(pub &'a ArgMatches);
-
-impl Given<'_> {
-    /// A number, if given or defaulted.
-    pub fn number(&self, name: &str) -> Option<u64> {
-        self.0.try_get_one::<u64>(name).ok().flatten().copied()
-    }
-
-    /// A number that counts things in memory.
-    pub fn size(&self, name: &str) -> usize {
-        self.number(name)
-            .map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX))
-    }
-
-    /// Seconds, as nanoseconds.
-    pub fn end(&self) -> Option<Nanos> {
-        let seconds = self
-            .0
-            .try_get_one::<f64>("seconds")
-            .ok()
-            .flatten()
-            .copied()?;
-        Some((seconds.max(0.0) * 1e9) as Nanos)
-    }
-
-    /// Closed loop, or open at a rate.
-    pub fn pace(&self) -> Pace {
-        match self.0.try_get_one::<f64>("rate").ok().flatten() {
-            Some(rate) => Pace::Open { rate: *rate },
-            None => Pace::Closed,
-        }
-    }
-
-    /// Text.
-    pub fn text(&self, name: &str) -> Option<&str> {
-        self.0
-            .try_get_one::<String>(name)
-            .ok()
-            .flatten()
-            .map(String::as_str)
-    }
-
-    /// A path.
-    pub fn path(&self, name: &str) -> Option<&PathBuf> {
-        self.0.try_get_one::<PathBuf>(name).ok().flatten()
-    }
-
-    /// A switch.
-    pub fn is_set(&self, name: &str) -> bool {
-        self.0
-            .try_get_one::<bool>(name)
-            .ok()
-            .flatten()
-            .copied()
-            .unwrap_or(false)
-    }
-
-    /// All values of an option that may be repeated.
-    pub fn all<T: Clone + Send + Sync + 'static>(&self, name: &str) -> Vec<T> {
-        let values = self.0.try_get_many::<T>(name).ok().flatten();
-        values.map_or_else(Vec::new, |values| values.cloned().collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::given::Given;
 
     #[test]
     fn the_table_is_sound() {

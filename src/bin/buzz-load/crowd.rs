@@ -18,9 +18,9 @@ use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 
 use crate::build;
-use crate::cli::Given;
 use crate::codec::{self, Decoder, Item, Opcode};
 use crate::events;
+use crate::given::Given;
 use crate::limits::{
     CROWD_BACKOFF, CROWD_BACKOFF_MAX, CROWD_SPREAD_PERCENT, OPEN_SECONDS_MAX, OPENING_MAX,
     READ_BYTES,

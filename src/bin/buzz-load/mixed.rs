@@ -4,9 +4,9 @@
 use std::io;
 
 use crate::build;
-use crate::cli::Given;
 use crate::drive::Work;
 use crate::fanout::Fanout;
+use crate::given::Given;
 use crate::ping::Ping;
 use crate::publish::Publish;
 use crate::query::Query;

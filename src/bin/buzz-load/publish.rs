@@ -46,16 +46,13 @@ impl Publish {
         };
         let duplicate = reason.starts_with(b"duplicate");
         self.duplicates += u64::from(duplicate);
-        if !accepted && !(duplicate && self.duplicates_are_fine) {
-            let reason = String::from_utf8_lossy(reason);
-            self.flights
-                .faults
-                .add(Fault::Wrong, &format!("refused: {reason}"));
-        } else if duplicate && !self.duplicates_are_fine {
-            self.flights
-                .faults
-                .add(Fault::Wrong, &format!("a duplicate: {id:016x}"));
-        }
+        let fault = match (duplicate, self.duplicates_are_fine) {
+            (true, true) => return,
+            (true, false) => format!("a duplicate: {id:016x}"),
+            (false, _) if accepted => return,
+            (false, _) => format!("refused: {}", String::from_utf8_lossy(reason)),
+        };
+        self.flights.faults.add(Fault::Wrong, &fault);
     }
 }
 

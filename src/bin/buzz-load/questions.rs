@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use crate::events::{Dice, Stored, short};
+use crate::dice::Dice;
+use crate::events::{Stored, short};
 use crate::wire::ShortId;
 
 /// What a filter names.

@@ -7,10 +7,10 @@ use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
 use crate::build::{self, Plan};
-use crate::cli::Given;
 use crate::crowd;
 use crate::drive::{self, Used};
 use crate::floor::{self, Floor};
+use crate::given::Given;
 use crate::limits;
 use crate::net::{Net, Target};
 use crate::report::{self, Section};

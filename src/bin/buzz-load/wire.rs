@@ -218,7 +218,14 @@ mod tests {
                 rest: br#"{"id":"x"}]"#
             }
         );
-        assert_eq!(parse(br#"["EOSE","a"]"#), Message::Eose { sub: b"a" });
+        // With a hint (NIP-67) or without.
+        for eose in [
+            &br#"["EOSE","a"]"#[..],
+            br#"["EOSE","a",["finish"]]"#,
+            br#"["EOSE", "a", []]"#,
+        ] {
+            assert_eq!(parse(eose), Message::Eose { sub: b"a" });
+        }
         assert_eq!(
             parse(br#"["CLOSED","a","error: x"]"#),
             Message::Closed {

@@ -62,13 +62,32 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// What one round is to end with: all threads meet, and nothing may be left over.
+/// What one round is made of. All threads meet at its rests, and nothing may be left over.
 struct Round {
     gate: ConcurrencyGate,
-    /// The largest limit that was in force since the last rest: no more may ever be held.
-    highest: AtomicU32,
+    /// Odd while the control thread changes the limit, and `limit` is what it last wrote.
+    epoch: AtomicU32,
+    limit: AtomicU32,
     held: AtomicU32,
     rest: Barrier,
+}
+
+impl Round {
+    /// `cap_at_admission`, `newest_limit_wins`: who was admitted within one epoch was admitted
+    /// within its limit, and since then the count can only have grown within it.
+    fn assert_admitted_within(&self, epoch: u32) {
+        let held = self.held.fetch_add(1, Ordering::SeqCst) + 1;
+        let limit = self.limit.load(Ordering::SeqCst);
+        let unchanged = epoch.is_multiple_of(2) && self.epoch.load(Ordering::SeqCst) == epoch;
+        assert!(!unchanged || held <= limit, "{held} held at limit {limit}");
+    }
+
+    fn set_limit(&self, count: u32) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        let _ = self.gate.set_limit(limit(count));
+        self.limit.store(count, Ordering::SeqCst);
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 const SHARDS: usize = 4;
@@ -81,16 +100,15 @@ async fn hammer(round: &Round, shard: usize, random: &RefCell<Random>, turns: us
             Box::pin(async move {
                 for _ in 0..turns {
                     let patience = random.borrow_mut().below(8);
-                    let Some(answer) = give_up_after(patience, round.gate.acquire(shard)).await
-                    else {
+                    let mut epoch = 0;
+                    let wait = give_up_after(patience, round.gate.acquire(shard), || {
+                        epoch = round.epoch.load(Ordering::SeqCst);
+                    });
+                    let Some(answer) = wait.await else {
                         continue;
                     };
                     let _permit = answer.expect("open, and room to wait");
-                    let held = round.held.fetch_add(1, Ordering::SeqCst) + 1;
-                    assert!(
-                        held <= round.highest.load(Ordering::SeqCst),
-                        "cap_at_admission"
-                    );
+                    round.assert_admitted_within(epoch);
                     let pauses = random.borrow_mut().below(3);
                     for _ in 0..pauses {
                         pause().await;
@@ -112,9 +130,14 @@ async fn hammer(round: &Round, shard: usize, random: &RefCell<Random>, turns: us
 }
 
 /// Cancels a wait after a number of polls; patience 7 is for ever.
-async fn give_up_after<F: Future + Unpin>(patience: u64, mut future: F) -> Option<F::Output> {
+async fn give_up_after<F: Future + Unpin>(
+    patience: u64,
+    mut future: F,
+    mut before_poll: impl FnMut(),
+) -> Option<F::Output> {
     let mut polls = 0;
     std::future::poll_fn(|cx| {
+        before_poll();
         if let Poll::Ready(value) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Some(value));
         }
@@ -153,7 +176,8 @@ fn soak() {
     while Instant::now() < until {
         let round = Round {
             gate: ConcurrencyGate::new(limit(6), SHARDS, 1_000),
-            highest: AtomicU32::new(6),
+            epoch: AtomicU32::new(0),
+            limit: AtomicU32::new(6),
             held: AtomicU32::new(0),
             rest: Barrier::new(SHARDS + 1),
         };
@@ -174,15 +198,17 @@ fn soak() {
             let mut random = Random(seed ^ 0xffff);
             for _ in 0..10 {
                 for _ in 0..200 {
-                    let count = 1 + random.below(6) as u32;
-                    let _ = round.gate.set_limit(limit(count));
+                    round.set_limit(1 + random.below(6) as u32);
                     thread::yield_now();
                 }
-                let last = round.gate.set_limit(limit(1 + random.below(3) as u32)).new;
                 round.rest.wait();
                 assert_quiescent(&round.gate);
-                assert_eq!(round.gate.snapshot().limit, last, "newest_limit_wins");
-                round.highest.store(6, Ordering::SeqCst);
+                let last = round.limit.load(Ordering::SeqCst);
+                assert_eq!(
+                    round.gate.snapshot().limit,
+                    limit(last),
+                    "newest_limit_wins"
+                );
                 round.rest.wait();
             }
         });

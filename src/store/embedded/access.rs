@@ -3,7 +3,9 @@
 //! One entry a key, with one bit for each list, so that a login reads all three at once. Edits are
 //! rare and done by whoever asks, in a transaction of their own beside the writer's.
 
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
+
+use serde::{Deserialize, Serialize};
 
 use super::deletion::Gone;
 use super::reader::{Found, Reader};
@@ -23,7 +25,8 @@ pub struct Access {
 }
 
 /// One of the lists.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum List {
     /// Banned keys.
     Banned,
@@ -31,6 +34,17 @@ pub enum List {
     Allowed,
     /// Members.
     Members,
+}
+
+impl List {
+    /// Its name in logs and on the control socket.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            List::Banned => "banned",
+            List::Allowed => "allowed",
+            List::Members => "members",
+        }
+    }
 }
 
 impl Access {
@@ -102,13 +116,18 @@ impl Reader {
         })
     }
 
-    /// Hands every key that is on a list to `each`, in the order of the keys, until it breaks.
+    /// Hands every key above `after` that is on a list to `each`, in the order of the keys, until
+    /// it breaks.
     pub fn access_list(
         &self,
+        after: Option<&[u8; 32]>,
         each: &mut dyn FnMut([u8; 32], Access) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let txn = self.txn()?;
-        for entry in self.tables().access.iter(&txn).map_err(store_error)? {
+        let start = after.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+        let range = (start, Bound::Unbounded);
+        let entries = self.tables().access.range(&txn, &range);
+        for entry in entries.map_err(store_error)? {
             let (key, value) = entry.map_err(store_error)?;
             let key = key
                 .try_into()
@@ -122,25 +141,37 @@ impl Reader {
 }
 
 impl Embedded {
-    /// Puts a key on a list or takes it off, durably. Returns whether that changed anything. Waits
-    /// for a commit of the writer that is under way.
-    pub fn edit_access(&self, key: &[u8; 32], list: List, on: bool) -> Result<bool, StoreError> {
+    /// Puts keys on a list or takes them off, durably and all together. Returns for each whether
+    /// that changed anything. Waits for a commit of the writer that is under way.
+    pub fn edit_access(
+        &self,
+        keys: &[[u8; 32]],
+        list: List,
+        on: bool,
+    ) -> Result<Vec<bool>, StoreError> {
         let tables = &self.shared.tables;
         let mut txn = tables.env.write_txn().map_err(store_error)?;
-        let mut entry = access(tables.access.get(&txn, key).map_err(store_error)?)?;
-        if *entry.entry(list) == on {
-            return Ok(false);
+        let mut changed = Vec::with_capacity(keys.len());
+        for key in keys {
+            let mut entry = access(tables.access.get(&txn, key).map_err(store_error)?)?;
+            let changes = *entry.entry(list) != on;
+            changed.push(changes);
+            if !changes {
+                continue;
+            }
+            *entry.entry(list) = on;
+            match entry.bits() {
+                0 => drop(tables.access.delete(&mut txn, key).map_err(store_error)?),
+                bits => tables
+                    .access
+                    .put(&mut txn, key, &[bits])
+                    .map_err(store_error)?,
+            }
         }
-        *entry.entry(list) = on;
-        match entry.bits() {
-            0 => drop(tables.access.delete(&mut txn, key).map_err(store_error)?),
-            bits => tables
-                .access
-                .put(&mut txn, key, &[bits])
-                .map_err(store_error)?,
+        if changed.contains(&true) {
+            txn.commit().map_err(store_error)?;
         }
-        txn.commit().map_err(store_error)?;
-        Ok(true)
+        Ok(changed)
     }
 }
 
@@ -167,17 +198,30 @@ mod tests {
         .expect("open")
     }
 
+    fn entries(reader: &Reader, after: Option<&[u8; 32]>) -> Vec<([u8; 32], Access)> {
+        let mut entries = Vec::new();
+        let list = &mut |key, access| {
+            entries.push((key, access));
+            ControlFlow::Continue(())
+        };
+        reader.access_list(after, list).expect("list");
+        entries
+    }
+
     #[test]
     fn a_key_is_on_the_lists_it_was_put_on() {
         let dir = tempfile::tempdir().expect("folder");
         let store = open(dir.path());
         let (ada, ben) = (Author::new(1), Author::new(2));
         let (one, two) = (*ada.pubkey(), *ben.pubkey());
-        assert!(store.edit_access(&one, List::Banned, true).expect("edit"));
-        assert!(!store.edit_access(&one, List::Banned, true).expect("edit"));
-        assert!(store.edit_access(&one, List::Members, true).expect("edit"));
-        assert!(store.edit_access(&two, List::Allowed, true).expect("edit"));
-        assert!(!store.edit_access(&two, List::Members, false).expect("edit"));
+        let edit = |keys: &[[u8; 32]], list, on| store.edit_access(keys, list, on).expect("edit");
+        assert_eq!(edit(&[one, one], List::Banned, true), [true, false]);
+        assert_eq!(edit(&[one], List::Banned, true), [false]);
+        assert_eq!(edit(&[one], List::Members, true), [true]);
+        assert_eq!(edit(&[one, two], List::Allowed, true), [true, true]);
+        assert_eq!(edit(&[two, one], List::Allowed, false), [true, true]);
+        assert_eq!(edit(&[two], List::Allowed, true), [true]);
+        assert_eq!(edit(&[two], List::Members, false), [false]);
         let reader = store.reader();
         let expected = Access {
             banned: true,
@@ -189,13 +233,14 @@ mod tests {
         assert!(reader.screen(&ada.note(1, "")).expect("read").banned);
         assert!(!reader.screen(&ben.note(1, "")).expect("read").banned);
 
-        let mut keys = Vec::new();
-        let list = &mut |key, _| {
-            keys.push(key);
-            ControlFlow::Continue(())
+        let keys = |after| -> Vec<[u8; 32]> {
+            let entries = entries(&reader, after);
+            entries.into_iter().map(|(key, _)| key).collect()
         };
-        reader.access_list(list).expect("list");
-        assert_eq!(keys, [one.min(two), one.max(two)]);
+        let (low, high) = (one.min(two), one.max(two));
+        assert_eq!(keys(None), [low, high]);
+        assert_eq!(keys(Some(&low)), [high]);
+        assert_eq!(keys(Some(&high)), [[0; 32]; 0]);
     }
 
     #[test]
@@ -203,30 +248,16 @@ mod tests {
         let dir = tempfile::tempdir().expect("folder");
         {
             let store = open(dir.path());
-            assert!(
-                store
-                    .edit_access(&[1; 32], List::Allowed, true)
-                    .expect("edit")
-            );
-            assert!(
-                store
-                    .edit_access(&[2; 32], List::Banned, true)
-                    .expect("edit")
-            );
-            assert!(
-                store
-                    .edit_access(&[2; 32], List::Banned, false)
-                    .expect("edit")
-            );
+            for (key, list, on) in [
+                ([1; 32], List::Allowed, true),
+                ([2; 32], List::Banned, true),
+                ([2; 32], List::Banned, false),
+            ] {
+                assert_eq!(store.edit_access(&[key], list, on).expect("edit"), [true]);
+            }
             store.close();
         }
-        let reader = open(dir.path()).reader();
-        let mut entries = Vec::new();
-        let list = &mut |key, access| {
-            entries.push((key, access));
-            ControlFlow::Continue(())
-        };
-        reader.access_list(list).expect("list");
+        let entries = entries(&open(dir.path()).reader(), None);
         assert_eq!(entries.len(), 1);
         assert!(entries[0].0 == [1; 32] && entries[0].1.allowed);
     }

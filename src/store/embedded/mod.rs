@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -125,6 +125,15 @@ impl Embedded {
         Ok(Embedded {
             shared: Arc::new(shared),
         })
+    }
+
+    /// Whether a store was ever made in a folder. Neither opens nor locks it.
+    ///
+    /// # Errors
+    ///
+    /// When the folder may not be looked into.
+    pub fn is_in(dir: &Path) -> io::Result<bool> {
+        dir.join(tables::FOLDER).try_exists()
     }
 
     /// Starts the writer's thread, once.

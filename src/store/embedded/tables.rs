@@ -15,21 +15,27 @@ use heed::types::Bytes;
 use heed::{
     CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
 };
+use rustix::fs::FallocateFlags;
 
 use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
 use super::{EmbeddedOptions, OpenError, file, store_error, upgrade};
-use crate::limits::STORE_MAP_BYTES_MIN;
+use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN};
 use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// A database of this store: bytes to bytes.
 pub type Table = Database<'static, Bytes, Bytes>;
 
+/// The environment's folder within the data folder.
+pub const FOLDER: &str = "events";
 /// Databases that later schemas may add without a change here.
 const DATABASES_MAX: u32 = 32;
 /// The largest memory page of Linux, in bytes: a map must be whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of LMDB's lock file: a header of less than a page, and a cache line for each reader.
+const LOCK_HEADER_BYTES: u64 = 4_096;
+const LOCK_READER_BYTES: u64 = 64;
 
 /// The environment and its databases.
 pub struct Tables {
@@ -53,10 +59,11 @@ pub struct Tables {
 impl Tables {
     /// Opens or creates the environment below a data folder that the caller has locked.
     pub fn open(options: &EmbeddedOptions) -> Result<Tables, OpenError> {
-        let dir = options.dir.join("events");
+        let dir = options.dir.join(FOLDER);
         if !dir.exists() {
             make_folder(&dir)?;
         }
+        reserve_lock_file(&dir, options.readers_max)?;
         file::remove_leftovers(&dir)?;
         let path = dir.join(file::NAME);
         if !path.exists() {
@@ -86,6 +93,26 @@ impl Tables {
                 Ok(tables)
             }
         }
+    }
+
+    /// What an error of a write means, where the system says less: LMDB reports a short write, which
+    /// is what a full disk or a limit on the size of files makes of a large one, as an I/O error.
+    pub fn explain(&self, error: StoreError) -> StoreError {
+        if error.kind() == StoreErrorKind::Io && self.has_no_room() {
+            return StoreError::new(StoreErrorKind::Full, "its disk has no room left");
+        }
+        error
+    }
+
+    /// Whether less than one commit fits on the disk, or below the limit on the size of files.
+    fn has_no_room(&self) -> bool {
+        let room = COMMIT_BYTES_MAX as u64;
+        let free = rustix::fs::statvfs(self.env.path())
+            .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < room);
+        let length =
+            std::fs::metadata(self.env.path().join(file::NAME)).map_or(0, |data| data.len());
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        free || limit.is_some_and(|limit| limit.saturating_sub(length) < room)
     }
 
     /// The ordered index's database.
@@ -335,6 +362,23 @@ fn whole_map(bytes: usize) -> usize {
     bytes
         .max(STORE_MAP_BYTES_MIN)
         .next_multiple_of(PAGE_BYTES_MAX)
+}
+
+/// Gives LMDB's lock file its blocks before it is mapped. LMDB makes it sparse, and on a disk that has
+/// no room the first write through the map would end the process by SIGBUS.
+fn reserve_lock_file(dir: &Path, readers: u32) -> Result<(), OpenError> {
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join("lock.mdb"))
+        .map_err(refused)?;
+    let bytes = LOCK_HEADER_BYTES + u64::from(readers) * LOCK_READER_BYTES;
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        // Not every file system can promise blocks; then nothing is lost.
+        Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => Ok(()),
+        Err(error) => Err(refused(error.into())),
+    }
 }
 
 fn open_error(error: heed::Error) -> OpenError {

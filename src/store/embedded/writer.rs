@@ -152,9 +152,13 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
                 Ok(0) => {}
                 Ok(stored) => sink.commit_took(start.elapsed(), stored),
                 Err(error) => {
+                    let error = shared.tables.explain(error);
+                    // Once a group: a full disk refuses thousands of events a second.
+                    tracing::error!(%error, events = done.len(), "a commit failed");
                     done.append(&mut vanishing);
-                    done.iter_mut()
-                        .for_each(|done| done.outcome = Outcome::Failed(error.clone()));
+                    for done in &mut done {
+                        done.outcome = Outcome::Failed(error.clone());
+                    }
                 }
             }
             for done in vanishing.drain(..) {

@@ -1,0 +1,183 @@
+//! What the shards of one process share, and the store's way to them.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::drain::ledger::Ledger;
+use crate::drain::run::Part;
+use crate::lifecycle::Lifecycle;
+use crate::limits::MAILBOX_ITEMS_MAX;
+use crate::live::RecentIds;
+use crate::nostr::event::Event;
+use crate::shard::admission::Gates;
+use crate::shard::http;
+use crate::shard::mailbox::Mailbox;
+use crate::store::embedded::Embedded;
+use crate::store::{CommitSink, Done, Outcome};
+
+/// What a shard is told by other threads.
+pub enum Mail {
+    /// An event to match against the shard's subscriptions, with its sequence, or [`EPHEMERAL`](super::subs::EPHEMERAL).
+    Event(Arc<Event>, u64),
+    /// What the store made of an event that a connection of this shard sent.
+    Answer(Done),
+    /// A connection that another shard accepted.
+    Adopt(OwnedFd, SocketAddr),
+    /// End the connections that have logged in with one of these keys, which are sorted: they are
+    /// banned.
+    Ban(Arc<[[u8; 32]]>),
+    /// Accept no more, and say how many connections there are.
+    StopAccepting,
+    /// Tell these connections to leave, each at its time.
+    Close(Part),
+}
+
+/// What all threads share.
+pub struct Common {
+    /// The settings.
+    pub config: Arc<Config>,
+    /// Whether the relay wants traffic.
+    pub lifecycle: Arc<Lifecycle>,
+    /// What the public port serves over plain HTTP.
+    pub pages: http::Pages,
+    /// The store.
+    pub store: Embedded,
+    /// The two gates.
+    pub gates: Gates,
+    /// Ids of ephemeral events seen lately.
+    pub recent: RecentIds,
+    /// What became of the connections that the drain ended.
+    pub drain: Ledger,
+    pub(super) mail: Box<[Mailbox<Mail>]>,
+    /// Sockets of each shard, upgraded or not.
+    pub(super) load: Box<[Padded]>,
+    /// When each shard last swept, in milliseconds since `born`.
+    beats: Box<[Padded]>,
+    born: Instant,
+    /// WebSockets of all shards.
+    pub(super) open: AtomicUsize,
+}
+
+/// A counter on a cache line of its own: every shard writes its own and reads all.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Padded(pub(super) AtomicUsize);
+
+impl Common {
+    /// Makes what the shards of one process share.
+    pub fn new(
+        config: Arc<Config>,
+        lifecycle: Arc<Lifecycle>,
+        pages: http::Pages,
+        store: Embedded,
+    ) -> Arc<Common> {
+        let shards = config.shards;
+        let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
+        Arc::new(Common {
+            config,
+            lifecycle,
+            pages,
+            store,
+            gates,
+            recent: RecentIds::new(),
+            drain: Ledger::new(shards),
+            mail: (0..shards)
+                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
+                .collect(),
+            load: (0..shards).map(|_| Padded::default()).collect(),
+            beats: (0..shards).map(|_| Padded::default()).collect(),
+            born: Instant::now(),
+            open: AtomicUsize::new(0),
+        })
+    }
+
+    /// WebSockets of all shards.
+    pub fn open_connections(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Sockets of one shard, upgraded or not.
+    pub fn sockets(&self, shard: usize) -> usize {
+        self.load[shard].0.load(Ordering::Relaxed)
+    }
+
+    /// How long ago a shard last showed that it runs.
+    pub fn heartbeat_age(&self, shard: usize) -> Duration {
+        let beat = self.beats[shard].0.load(Ordering::Relaxed) as u64;
+        self.born
+            .elapsed()
+            .saturating_sub(Duration::from_millis(beat))
+    }
+
+    pub(super) fn beat(&self, shard: usize) {
+        let since = self.born.elapsed().as_millis() as usize;
+        self.beats[shard].0.store(since, Ordering::Relaxed);
+    }
+
+    /// Tells a shard something, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// What was to be told, when the mailbox has no room now.
+    pub fn tell(&self, shard: usize, mail: Mail) -> Result<(), Mail> {
+        self.mail[shard].try_push(mail).map_err(|(mail, _)| mail)
+    }
+
+    /// Ends all connections of keys whose ban is committed. Blocks while a mailbox is full: not for
+    /// a shard, nor for the control thread itself.
+    ///
+    /// A login that read the lists before that commit has noted its key before its shard opens this
+    /// mail, because it does both in one turn; one that reads them later finds the ban.
+    pub fn end_banned(&self, mut keys: Vec<[u8; 32]>) {
+        keys.sort_unstable();
+        let keys: Arc<[[u8; 32]]> = keys.into();
+        for mailbox in self.mail.iter() {
+            // A closed one has no connections any more.
+            let _ = mailbox.push_batch_blocking(&mut vec![Mail::Ban(keys.clone())]);
+        }
+    }
+
+    /// The store's way to the shards.
+    pub fn sink(self: &Arc<Self>) -> Fanout {
+        Fanout {
+            batches: self.mail.iter().map(|_| Vec::new()).collect(),
+            commit_seconds: crate::metrics::store_commit_seconds(),
+            common: self.clone(),
+        }
+    }
+}
+
+/// Hands what the store's writer has committed to the shards: every stored event to all of them,
+/// every answer to the shard it came from, one wake a shard for a whole commit.
+pub struct Fanout {
+    common: Arc<Common>,
+    batches: Vec<Vec<Mail>>,
+    commit_seconds: metrics::Histogram,
+}
+
+impl CommitSink for Fanout {
+    fn committed(&mut self, done: &mut Vec<Done>) {
+        for done in done.drain(..) {
+            if let Outcome::Stored { seq } = done.outcome {
+                for batch in &mut self.batches {
+                    batch.push(Mail::Event(done.event.clone(), seq));
+                }
+            }
+            let origin = usize::from(done.origin.shard);
+            self.batches[origin].push(Mail::Answer(done));
+        }
+        for (mailbox, batch) in self.common.mail.iter().zip(&mut self.batches) {
+            if mailbox.push_batch_blocking(batch).is_err() {
+                batch.clear();
+            }
+        }
+    }
+
+    fn commit_took(&mut self, duration: Duration, _events: usize) {
+        self.commit_seconds.record(duration);
+    }
+}

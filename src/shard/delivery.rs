@@ -1,0 +1,118 @@
+//! Events on their way through a shard: to the store, from it, and to subscribers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::limits::BATCH_SPARES_MAX;
+use crate::live::SubKey;
+use crate::metrics::DropReason;
+use crate::nostr::event::Event;
+use crate::nostr::filter::Filter;
+use crate::shard::common::Mail;
+use crate::shard::conn::Conn;
+use crate::shard::outbox::Batch;
+use crate::shard::subs::EPHEMERAL;
+use crate::shard::{Shard, ingest};
+use crate::store::{Done, Job, Origin};
+
+impl Shard {
+    /// Matches an event against the shard's subscriptions and queues it for those it fits.
+    pub(super) fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
+        if self.has_expired(&event) {
+            return;
+        }
+        let mut matched = self.matched.take();
+        let delivered = catch_unwind(AssertUnwindSafe(|| {
+            self.subscriptions
+                .borrow_mut()
+                .matching(&event, &mut matched);
+            if matched.is_empty() {
+                return;
+            }
+            let shared = Rc::new(event);
+            for key in &matched {
+                let conn = self.conns.borrow().get((key.0 >> 32) as usize).cloned();
+                if let Some(conn) = conn {
+                    conn.offer(self, *key, sequence, &shared);
+                }
+            }
+        }));
+        if delivered.is_err() {
+            self.metrics.panics.increment(1);
+            self.metrics
+                .events_dropped
+                .of(DropReason::Panic)
+                .increment(1);
+        }
+        self.matched.replace(matched);
+    }
+
+    /// Hands an event that is not stored to all shards. Returns false if one has no room.
+    pub fn broadcast(self: &Rc<Self>, event: &Arc<Event>) -> bool {
+        let mut all = true;
+        for (id, mailbox) in self.common.mail.iter().enumerate() {
+            if id == self.id {
+                self.deliver(event.clone(), EPHEMERAL);
+            } else {
+                all &= mailbox
+                    .try_push(Mail::Event(event.clone(), EPHEMERAL))
+                    .is_ok();
+            }
+        }
+        all
+    }
+
+    /// Passes an event on to the store's writer. Gives it back when the writer's queue is full.
+    pub fn submit(&self, job: Job) -> Option<Job> {
+        let mut jobs = self.jobs.borrow_mut();
+        jobs.push(job);
+        self.common.store.submit(&mut jobs);
+        jobs.pop()
+    }
+
+    /// What the store gives back with its answer, so that it finds its connection.
+    pub fn origin(&self, conn: &Conn) -> Origin {
+        Origin {
+            shard: self.id as u16,
+            token: u64::from(conn.key()) << 32 | u64::from(conn.serial),
+        }
+    }
+
+    pub(super) fn answered(self: &Rc<Self>, done: &Done) {
+        let key = (done.origin.token >> 32) as usize;
+        let conn = self.conns.borrow().get(key).cloned();
+        let Some(conn) = conn.filter(|conn| conn.serial == done.origin.token as u32) else {
+            return;
+        };
+        conn.in_flight.set(conn.in_flight.get() - 1);
+        conn.wake();
+        ingest::answer(self, &conn, &done.event, &done.outcome);
+    }
+
+    /// Registers a subscription for live events.
+    pub fn subscribe(&self, key: SubKey, filters: Rc<[Filter]>) {
+        self.subscriptions.borrow_mut().insert(key, filters);
+        self.metrics.subscriptions_active.increment(1.0);
+    }
+
+    /// Removes a subscription from the live events.
+    pub fn forget(&self, key: SubKey) {
+        self.subscriptions.borrow_mut().remove(key);
+        self.metrics.subscriptions_active.decrement(1.0);
+    }
+
+    /// An empty batch, from those kept where there is one.
+    pub fn spare_batch(&self) -> Batch {
+        self.spares.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps a batch's memory for the next one.
+    pub fn keep_batch(&self, mut batch: Batch) {
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() < BATCH_SPARES_MAX {
+            batch.clear();
+            spares.push(batch);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A connection's subscriptions: where history ends and live events begin.
+//!
+//! Invariants: a subscription is in the shard's index exactly as long as it is here. While its
+//! history is read it holds live events back; once `EOSE` is queued it passes on what is above its
+//! watermark. The bytes held back count towards the connection's queue, so they are bounded with it.
+
+use std::rc::Rc;
+
+use crate::live::SubKey;
+use crate::metrics::DropReason;
+use crate::nostr::message::{self, EoseHint, SubId};
+use crate::nostr::sealed;
+use crate::shard::Shard;
+use crate::shard::conn::{Conn, Phase};
+use crate::shard::outbox::Shared;
+
+/// A subscription of a connection.
+pub struct Sub {
+    /// The id, as JSON.
+    pub id: SubId,
+    /// Live events at or below this sequence are part of the history.
+    pub watermark: u64,
+    /// Tells this subscription from an earlier one of the same slot.
+    pub serial: u32,
+    /// Values in its filters.
+    pub values: u32,
+    /// Live events, with their sequences, that wait for the end of history; `None` once `EOSE` is
+    /// queued.
+    pub held: Option<Vec<(u64, Shared)>>,
+}
+
+/// The sequence of an event that is not stored: no history can hold it.
+pub const EPHEMERAL: u64 = u64::MAX;
+
+impl Conn {
+    /// Adds a subscription whose history is still to be read. The caller has removed an older one
+    /// of the same id. Returns its key and serial, or `None` when there are too many.
+    pub fn add_sub(&self, shard: &Shard, id: SubId, values: usize) -> Option<(SubKey, u32)> {
+        let mut subs = self.subs.borrow_mut();
+        let slot = match subs.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if subs.len() >= shard.config.subscriptions_max => return None,
+            None => {
+                // One at a time: most clients hold few, and an idle connection must stay small.
+                subs.reserve_exact(1);
+                subs.push(None);
+                subs.len() - 1
+            }
+        };
+        let serial = shard.next_serial();
+        subs[slot] = Some(Sub {
+            id,
+            watermark: u64::MAX,
+            serial,
+            values: values as u32,
+            held: Some(Vec::new()),
+        });
+        self.filter_values.set(self.filter_values.get() + values);
+        Some((self.sub_key(slot), serial))
+    }
+
+    /// Removes a subscription. Returns how many events it held back, if it was there.
+    pub fn remove_sub(&self, shard: &Shard, id: &SubId) -> Option<usize> {
+        let mut subs = self.subs.borrow_mut();
+        let found = subs
+            .iter()
+            .position(|sub| sub.as_ref().is_some_and(|sub| sub.id == *id));
+        let slot = found?;
+        let sub = subs[slot].take();
+        while subs.last().is_some_and(Option::is_none) {
+            subs.pop();
+        }
+        drop(subs);
+        Some(self.forget_sub(shard, slot, sub))
+    }
+
+    /// Whether the subscription of this slot is still the one with this serial.
+    pub fn has_sub(&self, key: SubKey, serial: u32) -> bool {
+        self.with_sub(key, |sub| sub.serial == serial) == Some(true)
+    }
+
+    /// From now on live events at or below `watermark` are left to the history.
+    pub fn set_watermark(&self, key: SubKey, watermark: u64) {
+        self.with_sub(key, |sub| sub.watermark = watermark);
+    }
+
+    /// Takes a live event that a subscription matches: queues it, holds it back until the end of
+    /// history, or leaves it to the history. `sequence` is [`EPHEMERAL`] for events not stored.
+    pub fn offer(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, sequence: u64, event: &Shared) {
+        if self.phase.get() != Phase::Open {
+            return;
+        }
+        if sealed::is_sealed(event.kind()) && !self.viewer().may_see(event) {
+            return;
+        }
+        let queued = self.with_sub(key, |sub| match &mut sub.held {
+            Some(held) => {
+                held.push((sequence, event.clone()));
+                self.held_bytes
+                    .set(self.held_bytes.get() + event.json().len());
+                true
+            }
+            None if sequence <= sub.watermark => false,
+            None => {
+                let mut outbox = self.outbox.borrow_mut();
+                outbox.push_live(&sub.id, event);
+                shard.metrics.events_delivered.increment(1);
+                true
+            }
+        });
+        if queued == Some(true) {
+            self.write_soon(shard);
+            self.within_bounds(shard);
+        }
+    }
+
+    /// Ends a subscription's history: queues `EOSE` with its hint, then what was held back above the
+    /// watermark and has not expired meanwhile.
+    pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, hint: Option<EoseHint>) {
+        let held = self.with_sub(key, |sub| {
+            let held = sub.held.take().unwrap_or_default();
+            let mut outbox = self.outbox.borrow_mut();
+            outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
+            for (sequence, event) in &held {
+                let is_live = *sequence == EPHEMERAL || *sequence > sub.watermark;
+                if is_live && !shard.has_expired(event) {
+                    outbox.push_live(&sub.id, event);
+                    shard.metrics.events_delivered.increment(1);
+                }
+            }
+            held
+        });
+        self.release_held(held.as_deref().unwrap_or_default());
+        self.write_soon(shard);
+        self.within_bounds(shard);
+    }
+
+    /// The ids of all subscriptions.
+    pub fn sub_ids(&self) -> Vec<SubId> {
+        let subs = self.subs.borrow();
+        subs.iter().flatten().map(|sub| sub.id.clone()).collect()
+    }
+
+    fn sub_key(&self, slot: usize) -> SubKey {
+        SubKey(u64::from(self.key()) << 32 | slot as u64)
+    }
+
+    fn with_sub<T>(&self, key: SubKey, look: impl FnOnce(&mut Sub) -> T) -> Option<T> {
+        let mut subs = self.subs.borrow_mut();
+        let sub = subs.get_mut(key.0 as u32 as usize)?.as_mut()?;
+        Some(look(sub))
+    }
+
+    fn release_held(&self, held: &[(u64, Shared)]) {
+        let bytes: usize = held.iter().map(|(_, event)| event.json().len()).sum();
+        self.held_bytes.set(self.held_bytes.get() - bytes);
+    }
+
+    fn forget_sub(&self, shard: &Shard, slot: usize, sub: Option<Sub>) -> usize {
+        let Some(sub) = sub else { return 0 };
+        let held = sub.held.unwrap_or_default();
+        self.release_held(&held);
+        self.filter_values
+            .set(self.filter_values.get() - sub.values as usize);
+        shard.forget(self.sub_key(slot));
+        held.len()
+    }
+
+    pub(super) fn drop_subs(&self, shard: &Shard) {
+        let subs = std::mem::take(&mut *self.subs.borrow_mut());
+        let mut dropped = 0;
+        for (slot, sub) in subs.into_iter().enumerate() {
+            dropped += self.forget_sub(shard, slot, sub);
+        }
+        shard
+            .metrics
+            .events_dropped
+            .of(DropReason::Closing)
+            .increment(dropped as u64);
+    }
+}
