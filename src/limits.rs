@@ -321,12 +321,12 @@ pub const MERGE_STREAMS_MAX: usize = 2_048;
 /// Entries of a scan between two looks at the clock.
 pub const SCAN_CLOCK_ENTRIES: u32 = 32;
 
-/// Entries that the writer looks at between two groups, to remove what has expired or vanished.
+/// Entries that the writer looks at between two groups, to remove what is not kept any longer.
 pub const UPKEEP_STEPS_MAX: u32 = 1_024;
 /// Index entries that it removes between two groups; the last event may pass it.
 pub const UPKEEP_INDEX_ENTRIES_MAX: usize = 8_192;
-/// Time between two looks for expired events.
-pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
+/// Time between two looks for what has become due, and at how full the store is.
+pub const UPKEEP_LOOK: Duration = Duration::from_secs(1);
 /// Rules of `BUZZ_RETENTION`.
 pub const RETENTION_RULES_MAX: usize = 64;
 /// Longest age that a rule may give its events, in seconds: a hundred years.

@@ -67,6 +67,17 @@ pub struct Done {
     pub outcome: Outcome,
 }
 
+/// Why the store removed events by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Their time had come (NIP-40).
+    Expired,
+    /// Their author, or a gift wrap's addressee, has asked to vanish (NIP-62).
+    Vanished,
+    /// No rule keeps them.
+    Retention,
+}
+
 /// Where outcomes go. Called on the writer's thread: it must not block for long.
 pub trait CommitSink: Send + 'static {
     /// Takes the outcomes of one commit, in sequence order, after the commit. Drains `done`.
@@ -75,6 +86,11 @@ pub trait CommitSink: Send + 'static {
     /// Told once a commit that stored events: the time from its first write until it was durable.
     fn commit_took(&mut self, duration: Duration, events: usize) {
         let _ = (duration, events);
+    }
+
+    /// Told once a commit of the store's own that removed events, and how many.
+    fn removed(&mut self, why: Removal, events: usize) {
+        let _ = (why, events);
     }
 }
 

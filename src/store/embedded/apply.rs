@@ -11,6 +11,7 @@
 
 use heed::{PutFlags, RwTxn};
 
+use super::keep::Change;
 use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
 use super::size::Room;
 use super::tables::Tables;
@@ -28,6 +29,8 @@ pub struct Scratch {
     entries: Vec<Pending>,
     /// By sequence, from the group's first: removed again within the group.
     removed: Vec<bool>,
+    /// Events that the group adds and removes, in its order.
+    pub(super) changes: Vec<Change>,
 }
 
 /// An index entry to write: its key and value lie one after the other in [`Scratch::bytes`].
@@ -66,6 +69,7 @@ impl<'t, 's> Group<'t, 's> {
         scratch.bytes.clear();
         scratch.entries.clear();
         scratch.removed.clear();
+        scratch.changes.clear();
         Ok(Group {
             tables,
             txn,
@@ -219,6 +223,7 @@ impl<'t, 's> Group<'t, 's> {
             bytes,
             entries,
             removed,
+            changes,
         } = &mut *self.scratch;
         record.clear();
         layout::push_record(record, event);
@@ -251,6 +256,7 @@ impl<'t, 's> Group<'t, 's> {
             Ok::<(), StoreError>(())
         })?;
         removed.push(false);
+        changes.push(Change::of(event, true));
         self.seq = seq;
         self.room.take(event);
         Ok(())
@@ -276,6 +282,7 @@ impl<'t, 's> Group<'t, 's> {
 
     fn remove(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
         self.changed = true;
+        self.scratch.changes.push(Change::of(event, false));
         if let Some(expires) = event.expiration() {
             self.tables
                 .expiry

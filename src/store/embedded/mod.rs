@@ -2,7 +2,8 @@
 //!
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
 //! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
-//! `deletion`, `expiry` and `vanish` take events away, the latter two in the writer's `upkeep`.
+//! `deletion`, `expiry`, `vanish` and `keep` take events away, all but the first in the writer's
+//! `upkeep`.
 //! `size` says how full it is, and `file` whether its file is whole.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
@@ -11,11 +12,12 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use heed::MdbError;
 
+use super::retention::Retention;
 use super::{CommitSink, Job, StoreError, StoreErrorKind};
 
 mod access;
@@ -23,6 +25,7 @@ mod apply;
 mod deletion;
 mod expiry;
 mod file;
+mod keep;
 mod layout;
 mod lock;
 mod merge;
@@ -109,6 +112,8 @@ pub struct Embedded {
 struct Shared {
     tables: tables::Tables,
     queue: writer::Queue,
+    /// What the writer will keep; it takes them.
+    rules: Mutex<Retention>,
     _lock: lock::FolderLock,
 }
 
@@ -120,6 +125,7 @@ impl Embedded {
         let shared = Shared {
             tables,
             queue: writer::Queue::new(),
+            rules: Mutex::default(),
             _lock: lock,
         };
         Ok(Embedded {
@@ -136,6 +142,12 @@ impl Embedded {
         dir.join(tables::FOLDER).try_exists()
     }
 
+    /// Says how long events are kept. For the writer that is started afterwards; without it events
+    /// are kept for ever.
+    pub fn retain(&self, rules: Retention) {
+        *self.rules() = rules;
+    }
+
     /// Starts the writer's thread, once.
     ///
     /// # Panics
@@ -145,12 +157,19 @@ impl Embedded {
     }
 
     /// As [`start_writer`](Self::start_writer), with a clock in seconds since 1970 by which events
-    /// expire.
+    /// expire and become too old to be kept.
     ///
     /// # Panics
     /// As [`start_writer`](Self::start_writer).
     pub fn start_writer_at(&self, sink: impl CommitSink, clock: impl Fn() -> u64 + Send + 'static) {
-        writer::start(&self.shared, sink, clock);
+        let rules = std::mem::take(&mut *self.rules());
+        writer::start(&self.shared, sink, rules, clock);
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Retention> {
+        // Nothing is ever half done under this lock.
+        let rules = self.shared.rules.lock();
+        rules.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands events to the writer, from any thread, without waiting; the writer is woken at most

@@ -6,7 +6,7 @@
 //!
 //! A group whose commit fails is answered [`Outcome::Failed`] as a whole and leaves no trace; the
 //! next one is tried as if nothing had happened. Between groups, and while there are none, the writer
-//! removes what has expired or vanished, a little at a time (`upkeep`). A panic of the writer ends the process: a relay that
+//! removes what has expired, has vanished or is not kept any longer, a little at a time (`upkeep`). A panic of the writer ends the process: a relay that
 //! acknowledges nothing any more should not look alive.
 
 use std::mem;
@@ -23,7 +23,9 @@ use crate::limits::{
     WRITE_QUEUE_EVENTS_MAX,
 };
 use crate::nostr::event::Event;
-use crate::store::{CommitSink, Done, Job, Outcome, StoreError};
+use crate::nostr::reason::Reason;
+use crate::store::retention::Retention;
+use crate::store::{CommitSink, Done, Job, Outcome, StoreError, StoreErrorKind};
 
 /// Index entries of an event without tags.
 const ENTRIES_WITHOUT_TAGS: usize = 6;
@@ -116,6 +118,7 @@ impl Queue {
 pub fn start(
     shared: &Arc<Shared>,
     sink: impl CommitSink,
+    rules: Retention,
     clock: impl Fn() -> u64 + Send + 'static,
 ) {
     let mut thread = lock(&shared.queue.thread);
@@ -123,17 +126,17 @@ pub fn start(
     let shared = Arc::clone(shared);
     let run = thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || run(&shared, sink, clock));
+        .spawn(move || run(&shared, sink, rules, clock));
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
-fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
+fn run(shared: &Shared, mut sink: impl CommitSink, rules: Retention, clock: impl Fn() -> u64) {
     let _guard = AbortOnPanic;
     let mut jobs = Vec::new();
     let mut done = Vec::new();
     let mut vanishing = Vec::new();
     let mut scratch = Scratch::default();
-    let mut upkeep = Upkeep::begin(&shared.tables, clock);
+    let mut upkeep = Upkeep::begin(&shared.tables, rules, clock);
     loop {
         let open = shared.queue.take(&mut jobs, upkeep.wait());
         let mut rest = jobs.drain(..).peekable();
@@ -148,9 +151,20 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
                 });
             }
             let start = Instant::now();
-            match commit(&shared.tables, &mut scratch, &mut done, &mut vanishing) {
-                Ok(0) => {}
-                Ok(stored) => sink.commit_took(start.elapsed(), stored),
+            let refusal = |event: &Event| upkeep.refusal(event);
+            match commit(
+                &shared.tables,
+                &mut scratch,
+                refusal,
+                &mut done,
+                &mut vanishing,
+            ) {
+                Ok(stored) => {
+                    if stored > 0 {
+                        sink.commit_took(start.elapsed(), stored);
+                    }
+                    upkeep.follow(&scratch);
+                }
                 Err(error) => {
                     let error = shared.tables.explain(error);
                     // Once a group: a full disk refuses thousands of events a second.
@@ -166,6 +180,9 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
                 size.bytes -= done.event.json().len();
                 upkeep.vanish(done);
             }
+            if done.iter().any(found_no_room) {
+                upkeep.say_full(&shared.tables);
+            }
             sink.committed(&mut done);
             done.clear();
             shared.queue.answered(size.events, size.bytes);
@@ -178,11 +195,12 @@ fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64) {
     }
 }
 
-/// Decides and commits one group. Moves requests to vanish, which have only begun, to `vanishing`.
+/// Decides and commits one group; what has a `refusal` is not asked for further. Moves requests to vanish, which have only begun, to `vanishing`.
 /// Returns how many events were stored.
 fn commit(
     tables: &Tables,
     scratch: &mut Scratch,
+    refusal: impl Fn(&Event) -> Option<Reason>,
     done: &mut Vec<Done>,
     vanishing: &mut Vec<Done>,
 ) -> Result<usize, StoreError> {
@@ -190,6 +208,11 @@ fn commit(
     let mut stored = 0;
     let mut at = 0;
     while let Some(next) = done.get_mut(at) {
+        if let Some(reason) = refusal(&next.event) {
+            next.outcome = Outcome::Refused(reason);
+            at += 1;
+            continue;
+        }
         match group.add(&next.event)? {
             Some(outcome) => {
                 stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
@@ -201,6 +224,11 @@ fn commit(
     }
     group.commit()?;
     Ok(stored)
+}
+
+/// Whether there was no room for an event.
+fn found_no_room(done: &Done) -> bool {
+    matches!(&done.outcome, Outcome::Failed(error) if error.kind() == StoreErrorKind::Full)
 }
 
 /// How large a group is.

@@ -4,6 +4,7 @@ mod damage;
 mod model;
 mod open;
 mod removal;
+mod retention;
 mod trouble;
 mod writes;
 

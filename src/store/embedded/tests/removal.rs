@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::super::apply::{Group, Scratch};
-use super::super::upkeep::expire;
+use super::super::upkeep::{Share, expire};
 use super::*;
 use crate::limits::UPKEEP_STEPS_MAX;
 use crate::nostr::hll::Hll;
@@ -15,8 +15,8 @@ use crate::nostr::message::EoseHint;
 
 /// A relay that is a list.
 #[derive(Default)]
-struct Model {
-    events: Vec<Event>,
+pub(super) struct Model {
+    pub(super) events: Vec<Event>,
     /// Deletion requests ever taken in, but for those of a past that has vanished.
     requests: Vec<Event>,
     vanished: HashMap<[u8; 32], u64>,
@@ -45,7 +45,7 @@ fn names(request: &Event, event: &Event) -> bool {
 
 impl Model {
     /// What the store must say, in a word.
-    fn put(&mut self, event: &Event) -> &'static str {
+    pub(super) fn put(&mut self, event: &Event) -> &'static str {
         if self.events.iter().any(|known| known.id() == event.id()) {
             return "duplicate";
         }
@@ -95,7 +95,7 @@ impl Model {
     }
 }
 
-fn word(outcome: &Outcome) -> &'static str {
+pub(super) fn word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Stored { .. } => "stored",
         Outcome::Duplicate => "duplicate",
@@ -321,7 +321,7 @@ fn run(pool: &[Event], steps: Vec<Step>) {
 
 fn sweep(running: &Running, now: u64) {
     let tables = &running.store.shared.tables;
-    while !expire(tables, &mut Scratch::default(), now).expect("sweeps") {}
+    while !expire(tables, &mut Scratch::default(), now, Share::part(0)).expect("sweeps") {}
 }
 
 proptest! {

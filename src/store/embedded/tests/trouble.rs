@@ -129,7 +129,7 @@ fn killed_at_any_moment_it_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn a_full_map_fails_the_group_and_nothing_else() {
+fn a_full_store_refuses_events_and_nothing_else() {
     let dir = folder();
     let small = EmbeddedOptions {
         map_bytes: 1 << 20,
@@ -149,12 +149,14 @@ fn a_full_map_fails_the_group_and_nothing_else() {
     assert_eq!(error.kind(), StoreErrorKind::Full);
     assert!(error.retryable());
     assert!(stored > 50, "{stored}");
-    let failed = running.put(&[large(2_000), note(1, 1), large(0)]);
+    // What is stored is still known.
+    let outcomes = running.put(&[large(2_000), large(0), note(u64::MAX, 1)]);
     assert!(
-        failed
-            .iter()
-            .all(|outcome| matches!(outcome, Outcome::Failed(_))),
-        "{failed:?}"
+        matches!(
+            outcomes[..],
+            [Outcome::Failed(_), Outcome::Duplicate, Outcome::Failed(_)]
+        ),
+        "{outcomes:?}"
     );
     assert_eq!(audit(&running.store).len() as u64, stored);
     assert_eq!(
