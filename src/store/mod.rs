@@ -147,6 +147,11 @@ impl StoreError {
         self.kind
     }
 
+    /// Whether less of the same may still have room: what is full is the store, and not its disk.
+    pub fn may_fit_in_parts(&self) -> bool {
+        self.kind == StoreErrorKind::Full && self.os_code.is_none()
+    }
+
     /// Whether the same call may succeed later, without anything being repaired by hand.
     pub fn retryable(&self) -> bool {
         match self.kind {

@@ -20,7 +20,7 @@ use crate::limits::{
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
 use crate::store::retention::Retention;
-use crate::store::{CommitSink, Done, Removal, StoreError, StoreErrorKind};
+use crate::store::{CommitSink, Done, Removal, StoreError};
 
 /// What one commit may still remove.
 pub struct Share {
@@ -223,7 +223,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
             }
             Err(error) => {
                 let what = "expired events could not be removed, trying again";
-                self.try_smaller(&tables.explain(error), what);
+                self.try_smaller(tables, error, what);
             }
         }
         true
@@ -250,9 +250,8 @@ impl<C: Fn() -> u64> Upkeep<C> {
             }
             Err(error) => {
                 erasure.rewind();
-                let error = shared.tables.explain(error);
                 let what = "a vanished key's events could not be removed, trying again";
-                if !self.try_smaller(&error, what) {
+                if let Some(error) = self.try_smaller(&shared.tables, error, what) {
                     let failed = self.erasures.iter_mut();
                     answers.extend(failed.filter_map(|erasure| erasure.fail(&error)));
                 }
@@ -293,7 +292,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
             Err(error) => {
                 self.keeper.undo();
                 let what = "events past their retention could not be removed, trying again";
-                self.try_smaller(&tables.explain(error), what);
+                self.try_smaller(tables, error, what);
             }
         }
         true
@@ -307,14 +306,20 @@ impl<C: Fn() -> u64> Upkeep<C> {
         sink.removed(why, removed.count());
     }
 
-    /// After a commit that has failed: if it found no room, a smaller share may. False: there is none.
-    fn try_smaller(&mut self, error: &StoreError, what: &str) -> bool {
-        if error.kind() != StoreErrorKind::Full || self.halvings == HALVINGS_MAX {
-            self.fail(error, what);
-            return false;
+    /// After a commit that has failed: if it found no room, a smaller share may. Else gives the error.
+    fn try_smaller(
+        &mut self,
+        tables: &Tables,
+        error: StoreError,
+        what: &str,
+    ) -> Option<StoreError> {
+        if error.may_fit_in_parts() && self.halvings < HALVINGS_MAX {
+            self.halvings += 1;
+            return None;
         }
-        self.halvings += 1;
-        true
+        let error = tables.explain(error);
+        self.fail(&error, what);
+        Some(error)
     }
 
     fn fail(&mut self, error: &StoreError, what: &str) {

@@ -5,7 +5,8 @@
 //! to its bound, and one sync pays for all of it.
 //!
 //! A group whose commit fails is answered [`Outcome::Failed`] as a whole and leaves no trace; the
-//! next one is tried as if nothing had happened. Between groups, and while there are none, the writer
+//! next one is tried as if nothing had happened. One that is too large for the room that is left is
+//! tried again in parts. Between groups, and while there are none, the writer
 //! removes what has expired, has vanished or is not kept any longer, a little at a time (`upkeep`). A panic of the writer ends the process: a relay that
 //! acknowledges nothing any more should not look alive.
 
@@ -16,14 +17,12 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::apply::{Group, Scratch};
-use super::tables::Tables;
 use super::upkeep::Upkeep;
 use crate::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX,
     WRITE_QUEUE_EVENTS_MAX,
 };
 use crate::nostr::event::Event;
-use crate::nostr::reason::Reason;
 use crate::store::retention::Retention;
 use crate::store::{CommitSink, Done, Job, Outcome, StoreError, StoreErrorKind};
 
@@ -130,100 +129,116 @@ pub fn start(
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
-fn run(shared: &Shared, mut sink: impl CommitSink, rules: Retention, clock: impl Fn() -> u64) {
+/// The thread's own.
+struct Writer<'s, S, C> {
+    shared: &'s Shared,
+    sink: S,
+    upkeep: Upkeep<C>,
+    scratch: Scratch,
+    /// Places in the group of requests to vanish, which its commit only begins.
+    vanishing: Vec<usize>,
+}
+
+fn run(shared: &Shared, sink: impl CommitSink, rules: Retention, clock: impl Fn() -> u64) {
     let _guard = AbortOnPanic;
+    let mut writer = Writer {
+        shared,
+        sink,
+        upkeep: Upkeep::begin(&shared.tables, rules, clock),
+        scratch: Scratch::default(),
+        vanishing: Vec::new(),
+    };
     let mut jobs = Vec::new();
-    let mut done = Vec::new();
-    let mut vanishing = Vec::new();
-    let mut scratch = Scratch::default();
-    let mut upkeep = Upkeep::begin(&shared.tables, rules, clock);
+    let mut group = Vec::new();
     loop {
-        let open = shared.queue.take(&mut jobs, upkeep.wait());
+        let open = shared.queue.take(&mut jobs, writer.upkeep.wait());
         let mut rest = jobs.drain(..).peekable();
         while rest.peek().is_some() {
             let mut size = Size::default();
             while let Some(job) = rest.next_if(|job| size.takes(&job.event)) {
                 // The outcome is set below, whatever happens.
-                done.push(Done {
+                group.push(Done {
                     origin: job.origin,
                     event: job.event,
                     outcome: Outcome::Duplicate,
                 });
             }
-            let start = Instant::now();
-            let refusal = |event: &Event| upkeep.refusal(event);
-            match commit(
-                &shared.tables,
-                &mut scratch,
-                refusal,
-                &mut done,
-                &mut vanishing,
-            ) {
-                Ok(stored) => {
-                    if stored > 0 {
-                        sink.commit_took(start.elapsed(), stored);
-                    }
-                    upkeep.follow(&scratch);
-                }
-                Err(error) => {
-                    let error = shared.tables.explain(error);
-                    // Once a group: a full disk refuses thousands of events a second.
-                    tracing::error!(%error, events = done.len(), "a commit failed");
-                    done.append(&mut vanishing);
-                    for done in &mut done {
-                        done.outcome = Outcome::Failed(error.clone());
-                    }
-                }
-            }
-            for done in vanishing.drain(..) {
-                size.events -= 1;
-                size.bytes -= done.event.json().len();
-                upkeep.vanish(done);
-            }
-            if done.iter().any(found_no_room) {
-                upkeep.say_full(&shared.tables);
-            }
-            sink.committed(&mut done);
-            done.clear();
-            shared.queue.answered(size.events, size.bytes);
-            upkeep.turn(shared, &mut scratch, &mut sink);
+            writer.write(&mut group);
+            writer.turn();
         }
-        if !open && !upkeep.owes_an_answer() {
+        if !open && !writer.upkeep.owes_an_answer() {
             return;
         }
-        upkeep.turn(shared, &mut scratch, &mut sink);
+        writer.turn();
     }
 }
 
-/// Decides and commits one group; what has a `refusal` is not asked for further. Moves requests to vanish, which have only begun, to `vanishing`.
-/// Returns how many events were stored.
-fn commit(
-    tables: &Tables,
-    scratch: &mut Scratch,
-    refusal: impl Fn(&Event) -> Option<Reason>,
-    done: &mut Vec<Done>,
-    vanishing: &mut Vec<Done>,
-) -> Result<usize, StoreError> {
-    let mut group = Group::begin(tables, scratch)?;
-    let mut stored = 0;
-    let mut at = 0;
-    while let Some(next) = done.get_mut(at) {
-        if let Some(reason) = refusal(&next.event) {
-            next.outcome = Outcome::Refused(reason);
-            at += 1;
-            continue;
-        }
-        match group.add(&next.event)? {
-            Some(outcome) => {
-                stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
-                next.outcome = outcome;
-                at += 1;
-            }
-            None => vanishing.push(done.remove(at)),
-        }
+impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
+    fn turn(&mut self) {
+        self.upkeep
+            .turn(self.shared, &mut self.scratch, &mut self.sink);
     }
-    group.commit()?;
-    Ok(stored)
+
+    /// Commits a group and answers it; what is too large to be one commit, in parts.
+    fn write(&mut self, group: &mut Vec<Done>) {
+        let start = Instant::now();
+        match self.commit(group) {
+            Ok(stored) => {
+                if stored > 0 {
+                    self.sink.commit_took(start.elapsed(), stored);
+                }
+                self.upkeep.follow(&self.scratch);
+            }
+            Err(error) if error.may_fit_in_parts() && group.len() > 1 => {
+                let mut second = group.split_off(group.len() / 2);
+                self.write(group);
+                return self.write(&mut second);
+            }
+            Err(error) => {
+                let error = self.shared.tables.explain(error);
+                // Once a group: a full disk refuses thousands of events a second.
+                tracing::error!(%error, events = group.len(), "a commit failed");
+                self.vanishing.clear();
+                for done in &mut *group {
+                    done.outcome = Outcome::Failed(error.clone());
+                }
+            }
+        }
+        // From behind, so that the places before stay.
+        for at in self.vanishing.drain(..).rev() {
+            self.upkeep.vanish(group.remove(at));
+        }
+        if group.iter().any(found_no_room) {
+            self.upkeep.say_full(&self.shared.tables);
+        }
+        let events = group.len();
+        let bytes = group.iter().map(|done| done.event.json().len()).sum();
+        self.sink.committed(group);
+        group.clear();
+        self.shared.queue.answered(events, bytes);
+    }
+
+    /// Decides and commits one group. Returns how many events were stored.
+    fn commit(&mut self, group: &mut [Done]) -> Result<usize, StoreError> {
+        self.vanishing.clear();
+        let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
+        let mut stored = 0;
+        for (at, done) in group.iter_mut().enumerate() {
+            if let Some(reason) = self.upkeep.refusal(&done.event) {
+                done.outcome = Outcome::Refused(reason);
+                continue;
+            }
+            match commit.add(&done.event)? {
+                Some(outcome) => {
+                    stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
+                    done.outcome = outcome;
+                }
+                None => self.vanishing.push(at),
+            }
+        }
+        commit.commit()?;
+        Ok(stored)
+    }
 }
 
 /// Whether there was no room for an event.

@@ -5,6 +5,7 @@ mod model;
 mod open;
 mod removal;
 mod retention;
+mod size;
 mod trouble;
 mod writes;
 
