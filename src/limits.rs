@@ -327,6 +327,10 @@ pub const UPKEEP_STEPS_MAX: u32 = 1_024;
 pub const UPKEEP_INDEX_ENTRIES_MAX: usize = 8_192;
 /// Time between two looks for what has become due, and at how full the store is.
 pub const UPKEEP_LOOK: Duration = Duration::from_secs(1);
+/// Bytes that a disk must have free beyond those that a copy of the store takes.
+pub const COPY_SPARE_BYTES: u64 = 1 << 20;
+/// Time between two looks at how far a copy of the store is.
+pub const COPY_LOOK: Duration = Duration::from_millis(100);
 /// Rules of `BUZZ_RETENTION`.
 pub const RETENTION_RULES_MAX: usize = 64;
 /// Longest age that a rule may give its events, in seconds: a hundred years.

@@ -4,7 +4,8 @@
 //! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
 //! `deletion`, `expiry`, `vanish` and `keep` take events away, all but the first in the writer's
 //! `upkeep`.
-//! `size` says how full it is, and `file` whether its file is whole.
+//! `size` says how full it is, `file` whether its file is whole, and `copy` makes
+//! backups and compacts.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
 //! thread keeps the environment alive until [`Embedded::close`].
@@ -22,6 +23,7 @@ use super::{CommitSink, Job, StoreError, StoreErrorKind};
 
 mod access;
 mod apply;
+mod copy;
 mod deletion;
 mod expiry;
 mod file;
@@ -44,6 +46,7 @@ mod writer;
 mod tests;
 
 pub use access::{Access, List, Screen};
+pub use copy::{Backup, CompactError, Compacted, CopyError, Watch};
 pub use deletion::Gone;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
@@ -221,6 +224,9 @@ fn store_error(error: heed::Error) -> StoreError {
         heed::Error::Io(error) => StoreError::from_io(&error),
         heed::Error::Mdb(MdbError::MapFull) => StoreError::new(Full, "its map is used up"),
         heed::Error::Mdb(MdbError::TxnFull) => StoreError::new(Full, "one commit is too large"),
+        heed::Error::Mdb(MdbError::Incompatible) => {
+            StoreError::new(Corrupt, "its pages do not add up")
+        }
         heed::Error::Mdb(MdbError::ReadersFull) => StoreError::new(ReadersExhausted, ""),
         heed::Error::Mdb(MdbError::Panic) => {
             StoreError::new(Broken, "an earlier write failed midway")

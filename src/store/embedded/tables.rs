@@ -30,7 +30,7 @@ pub type Table = Database<'static, Bytes, Bytes>;
 /// The environment's folder within the data folder.
 pub const FOLDER: &str = "events";
 /// Databases that later schemas may add without a change here.
-const DATABASES_MAX: u32 = 32;
+pub const DATABASES_MAX: u32 = 32;
 /// The largest memory page of Linux, in bytes: a map must be whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of LMDB's lock file: a header of less than a page, and a cache line for each reader.
@@ -193,7 +193,8 @@ impl Tables {
     }
 }
 
-const NAMES: [&str; 13] = [
+/// The databases' names.
+pub const NAMES: [&str; 13] = [
     "meta",
     "events",
     "id",

@@ -1,5 +1,6 @@
 //! Tests of the whole embedded store. Here: what they share.
 
+mod copy;
 mod damage;
 mod model;
 mod open;
