@@ -8,7 +8,7 @@
 #![allow(missing_docs)] // What the macros make.
 
 use std::hint::black_box;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use buzz_uring::live::{SubKey, Subscriptions};
 use buzz_uring::nostr::testing::Author;
@@ -42,7 +42,7 @@ fn world(event: Event, count: u64, matching: usize, filter: impl Fn(u64) -> Stri
     let mut subscriptions = Subscriptions::new();
     for number in 0..count {
         let filter = Filter::parse(&filter(number), 1_000).expect("a filter");
-        subscriptions.insert(SubKey(number), Rc::from([filter]));
+        subscriptions.insert(SubKey(number), Arc::from([filter]));
     }
     let mut out = Vec::new();
     subscriptions.matching(&event, &mut out);
@@ -110,19 +110,19 @@ fn a_thousand_matching(mut world: World) -> World {
 }
 
 /// A subscription that comes and goes among ten thousand of its shape.
-fn come_and_go(filter: impl Fn(u64) -> String) -> (World, Rc<[Filter]>) {
+fn come_and_go(filter: impl Fn(u64) -> String) -> (World, Arc<[Filter]>) {
     let own = Filter::parse(&filter(3), 1_000).expect("a filter");
-    (world(contacts(), 10_000, 0, filter), Rc::from([own]))
+    (world(contacts(), 10_000, 0, filter), Arc::from([own]))
 }
 
 #[library_benchmark]
 #[bench::author(come_and_go(|n| format!(r#"{{"authors":["{}"]}}"#, hex(n))))]
 #[bench::feed(come_and_go(feed))]
 #[bench::popular_kind(come_and_go(|_| r#"{"kinds":[1]}"#.to_owned()))]
-fn insert_and_remove((mut world, filters): (World, Rc<[Filter]>)) -> (World, Rc<[Filter]>) {
+fn insert_and_remove((mut world, filters): (World, Arc<[Filter]>)) -> (World, Arc<[Filter]>) {
     world
         .subscriptions
-        .insert(SubKey(u64::MAX), black_box(Rc::clone(&filters)));
+        .insert(SubKey(u64::MAX), black_box(Arc::clone(&filters)));
     world.subscriptions.remove(SubKey(u64::MAX));
     (world, filters)
 }

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buzz_uring::live::{SubKey, Subscriptions};
@@ -70,7 +70,7 @@ fn measure(title: &str, shape: impl Fn(u64) -> String) {
     let (mut filters_bytes, mut index_bytes) = (0, 0);
     for number in 0..SUBSCRIPTIONS_MAX {
         let before = BYTES.load(Ordering::Relaxed);
-        let filters: Rc<[Filter]> = Rc::from([Filter::parse(&shape(number), 1_000).unwrap()]);
+        let filters: Arc<[Filter]> = Arc::from([Filter::parse(&shape(number), 1_000).unwrap()]);
         let parsed = BYTES.load(Ordering::Relaxed);
         subscriptions.insert(SubKey(number), filters);
         filters_bytes += parsed - before;

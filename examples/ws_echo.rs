@@ -1,7 +1,7 @@
 //! A server that echoes messages through the relay's codec, for conformance suites.
 //!
-//! `cargo run --release --example ws_echo 127.0.0.1:9001`, then for instance
-//! `pip install kosoku` and `kosoku -x '9.*' -o target/autobahn 127.0.0.1:9001`.
+//! `cargo run --example ws_echo 127.0.0.1:9001`; port 0 takes a free one, and the first line says
+//! which. `scripts/autobahn` runs the Autobahn cases against it.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,9 @@ use buzz_uring::ws::{Decoder, Fault, HeadError, Item, Opcode, Upgrade, frame, pa
 
 fn main() -> io::Result<()> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:9001".into());
-    for stream in TcpListener::bind(address)?.incoming() {
+    let listener = TcpListener::bind(address)?;
+    println!("{}", listener.local_addr()?);
+    for stream in listener.incoming() {
         let stream = stream?;
         std::thread::spawn(move || serve(stream));
     }

@@ -14,18 +14,21 @@ use std::time::Duration;
 use axum::http::Uri;
 use tracing::level_filters::LevelFilter;
 
+use crate::bucket::Rate;
 use crate::cli::{Raw, SETTINGS};
 use crate::limits;
 use crate::secret::Secret;
 use crate::store::retention::Retention;
 
 mod machine;
+mod network;
 mod read;
 mod retention;
 #[cfg(test)]
 mod tests;
 
 pub use machine::Machine;
+pub use network::Network;
 use read::{Reader, Resolved};
 
 /// Everything an operator decided, typed and checked against each other.
@@ -61,12 +64,22 @@ pub struct Config {
     pub frame_bytes_max: usize,
     /// Bounds of the outbound queues.
     pub outbox: OutboxBounds,
+    /// Time between pings of an open connection.
+    pub ping: Duration,
     /// Subscriptions of one connection.
     pub subscriptions_max: usize,
     /// Filters of one REQ.
     pub filters_max: usize,
     /// Values in all filters of one connection.
     pub filter_values_max: usize,
+    /// Values in one filter; at most `filter_values_max`.
+    pub values_per_filter_max: usize,
+    /// What one connection may send in a time.
+    pub rates: Rates,
+    /// Bounds on the connections of one address.
+    pub addresses: AddressBounds,
+    /// Proxies that say who the client is.
+    pub trusted_proxies: Vec<Network>,
     /// Events that one filter may ask for.
     pub limit_max: usize,
     /// Events that a filter without a limit gets; at most `limit_max`.
@@ -138,6 +151,24 @@ pub struct OutboxBounds {
     pub soft: Duration,
     /// Queues of all connections; past it the largest are disconnected.
     pub total_bytes: usize,
+}
+
+/// What one connection may send in a time; `None` is as much as it likes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Rates {
+    /// Messages.
+    pub messages: Option<Rate>,
+    /// Bytes of messages.
+    pub bytes: Option<Rate>,
+}
+
+/// Bounds on the connections of one address; `None` is none.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct AddressBounds {
+    /// Open at one time.
+    pub connections_max: Option<usize>,
+    /// Opened in a time.
+    pub opened: Option<Rate>,
 }
 
 /// Texts of the information document (NIP-11).
@@ -216,6 +247,7 @@ impl Config {
         let store = store(reader);
         let (store_bytes_max, retention) = keeping(reader, &store, frame_bytes_max);
         let counts = 1..=limits::COUNT_SETTING_MAX;
+        let filter_values_max = reader.count("BUZZ_MAX_FILTER_VALUES", counts.clone());
         let seconds = 0..=limits::SECONDS_SETTING_MAX;
 
         let mut config = Config {
@@ -243,9 +275,21 @@ impl Config {
             connections_max: connections(reader, machine),
             frame_bytes_max,
             outbox: outbox(reader, frame_bytes_max),
+            ping: Duration::from_secs(
+                reader.number("BUZZ_PING_SECONDS", 1..=limits::PING_SECONDS_MAX),
+            ),
             subscriptions_max: reader.count("BUZZ_MAX_SUBSCRIPTIONS", counts.clone()),
             filters_max: reader.count("BUZZ_MAX_FILTERS", counts.clone()),
-            filter_values_max: reader.count("BUZZ_MAX_FILTER_VALUES", counts.clone()),
+            filter_values_max,
+            values_per_filter_max: bounded(
+                reader,
+                "BUZZ_MAX_VALUES_PER_FILTER",
+                "BUZZ_MAX_FILTER_VALUES",
+                filter_values_max,
+            ),
+            rates: rates(reader),
+            addresses: addresses_bounds(reader),
+            trusted_proxies: trusted_proxies(reader),
             limit_max,
             limit_default: bounded(reader, "BUZZ_DEFAULT_LIMIT", "BUZZ_MAX_LIMIT", limit_max),
             subid_length_max: reader.count("BUZZ_MAX_SUBID_LENGTH", counts),
@@ -492,6 +536,51 @@ fn bounded(
         ));
     }
     bound
+}
+
+fn rates(reader: &mut Reader<'_>) -> Rates {
+    let seconds = 1..=limits::RATE_BURST_SECONDS_MAX;
+    let burst = Duration::from_secs(reader.number("BUZZ_RATE_BURST_SECONDS", seconds));
+    let mut rate = |variable| {
+        let tokens = reader.number_or(variable, 1..=limits::RATE_MAX, None)?;
+        Some(Rate {
+            tokens,
+            per: Duration::from_secs(1),
+            burst,
+        })
+    };
+    Rates {
+        messages: rate("BUZZ_RATE_MESSAGES_PER_SECOND"),
+        bytes: rate("BUZZ_RATE_BYTES_PER_SECOND"),
+    }
+}
+
+fn addresses_bounds(reader: &mut Reader<'_>) -> AddressBounds {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let range = 1..=limits::COUNT_SETTING_MAX as u64;
+    let most = reader.number_or("BUZZ_MAX_CONNECTIONS_PER_ADDRESS", range.clone(), None);
+    let tokens = reader.number_or("BUZZ_RATE_CONNECTIONS_PER_MINUTE", range, None);
+    AddressBounds {
+        connections_max: most.map(|most| most as usize),
+        opened: tokens.map(|tokens| Rate {
+            tokens,
+            per: MINUTE,
+            burst: MINUTE,
+        }),
+    }
+}
+
+fn trusted_proxies(reader: &mut Reader<'_>) -> Vec<Network> {
+    let form = format!(
+        "at most {} IP addresses or networks, with commas between, such as 10.0.0.0/8,2001:db8::1",
+        limits::TRUSTED_PROXIES_MAX
+    );
+    let read = reader.optional("BUZZ_TRUSTED_PROXIES", &form, |text| {
+        let networks = text.split(',').map(|one| Network::parse(one.trim()));
+        let networks: Option<Vec<Network>> = networks.collect();
+        networks.filter(|networks| networks.len() <= limits::TRUSTED_PROXIES_MAX)
+    });
+    read.unwrap_or_default()
 }
 
 fn info(reader: &mut Reader<'_>) -> InfoTexts {

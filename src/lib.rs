@@ -27,6 +27,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
 
+pub mod bucket;
 pub mod cli;
 pub mod config;
 pub mod control;

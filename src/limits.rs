@@ -32,6 +32,10 @@ pub const CREATED_AT_MAX: u64 = i64::MAX as u64;
 pub const FILTERS_DEFAULT: usize = 10;
 /// Values in all filters of one connection (`BUZZ_MAX_FILTER_VALUES`).
 pub const FILTER_VALUES_DEFAULT: usize = 20_000;
+/// Values in one filter (`BUZZ_MAX_VALUES_PER_FILTER`).
+pub const VALUES_PER_FILTER_DEFAULT: usize = 10_000;
+/// Bytes of one tag value in a filter: longer ones would make the bound on their number worthless.
+pub const FILTER_VALUE_BYTES_MAX: usize = 1_024;
 /// Subscriptions of one connection (`BUZZ_MAX_SUBSCRIPTIONS`).
 pub const SUBSCRIPTIONS_DEFAULT: usize = 1_024;
 /// Characters of a subscription id (`BUZZ_MAX_SUBID_LENGTH`; NIP-01 says 64).
@@ -86,6 +90,7 @@ pub const COMBINED_KINDS_MAX: usize = 4;
 pub const INDEX_SHRINK_ENTRIES_MIN: usize = 1_024;
 
 const _: () = assert!(RECENT_IDS_ENTRIES.is_power_of_two());
+const _: () = assert!(SLICE_TIME.as_micros() < SLICE_TIME_COLD.as_micros());
 const _: () = assert!(LIMIT_DEFAULT <= LIMIT_MAX_DEFAULT);
 const _: () = assert!(FRAME_BYTES_MIN <= FRAME_BYTES_DEFAULT);
 const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
@@ -97,6 +102,8 @@ pub const RING_ENTRIES: u32 = 1_024;
 pub const RECEIVE_BYTES: usize = 64 << 10;
 /// Parts of one vectored write (IOV_MAX of Linux).
 pub const BATCH_PARTS_MAX: usize = 1_024;
+/// Bytes that one write names before it ends: a close that comes meanwhile cannot take them back.
+pub const WRITE_BYTES_MAX: usize = 128 << 10;
 /// Events up to this size are copied into each subscriber's batch instead of being pointed at.
 pub const EVENT_COPY_BYTES_MAX: usize = 256;
 /// Batches that a shard keeps for reuse, and the buffer that each may keep, in bytes.
@@ -106,8 +113,10 @@ pub const BATCH_SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// Time for a whole request head, also for a peer that never sends a byte.
 pub const HEAD_WAIT: Duration = Duration::from_secs(5);
-/// Time between pings of an open connection.
-pub const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between pings of an open connection, in seconds (`BUZZ_PING_SECONDS`).
+pub const PING_SECONDS_DEFAULT: u64 = 30;
+/// Largest value accepted for it, in seconds: a proxy in front forgets a silent client long before.
+pub const PING_SECONDS_MAX: u64 = 3_600;
 /// Unanswered pings after which a connection is dropped.
 pub const PINGS_UNANSWERED_MAX: u8 = 3;
 /// Time that a close gives its queued bytes to be accepted by the kernel.
@@ -123,6 +132,16 @@ pub const SLICE_ENTRIES_MAX: u32 = 4_096;
 pub const READ_BYTES_MAX: usize = 1 << 20;
 /// Time that a read may hold its shard.
 pub const SLICE_TIME: Duration = Duration::from_millis(1);
+/// A slice that took this long is looked into: if it met pages that were not in memory, its question
+/// goes on on a reader thread. Twice what it may take, since the clock is looked at between entries
+/// only.
+pub const SLICE_TIME_COLD: Duration = Duration::from_millis(2);
+/// Threads for questions that would hold their shard. They wait for the disk, not for a core.
+pub const READER_THREADS: usize = 4;
+/// How much the scheduler prefers a shard to them, in steps of `nice`.
+pub const READER_NICE: i32 = 10;
+/// Time that a question may keep a reader thread while others wait for one.
+pub const READER_TURN: Duration = Duration::from_millis(20);
 /// A connection with more than this queued gets no further rows of history until it has taken some.
 pub const HISTORY_BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Reads of one connection that run at once; more wait behind them.
@@ -142,17 +161,35 @@ pub const BIND_PAUSE: Duration = Duration::from_millis(20);
 pub const BIND_ATTEMPTS_MAX: usize = 16;
 /// Writes of one connection that the store has not answered; then its socket is not read further.
 pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
+/// Part of the bound on all queues by which the shards' published sums may be off together.
+pub const OUTBOX_TOTAL_SLACK_DIVISOR: usize = 64;
 /// Items that wait for one shard; then whoever sends them waits.
 pub const MAILBOX_ITEMS_MAX: usize = 65_536;
 /// Connections that a shard may have more than the least loaded one before it hands some over.
 pub const IMBALANCE_MAX: usize = 16;
 /// Sockets of one shard that have not been upgraded; further ones wait to be accepted.
 pub const UNUPGRADED_MAX: usize = 4_096;
+/// Sockets of one address that have not been upgraded, where connections are bounded by address.
+pub const UNUPGRADED_PER_ADDRESS_MAX: usize = 64;
+/// Addresses that are remembered for the rate of their connections, about 100 bytes each.
+pub const ADDRESSES_REMEMBERED_MAX: usize = 1 << 16;
+/// Locks that the table of addresses is spread over.
+pub const ADDRESS_STRIPES: usize = 16;
+
 /// Fewer than that: one for so many connections that may be open, over all shards.
 pub const UNUPGRADED_SHARE: usize = 4;
 /// But at least so many on each shard.
 pub const UNUPGRADED_MIN: usize = 16;
 // ---- Settings, control thread, flags ----
+
+/// How long a client may save up what its rate allows, in seconds (`BUZZ_RATE_BURST_SECONDS`).
+pub const RATE_BURST_SECONDS_DEFAULT: u64 = 5;
+/// Largest value accepted for it.
+pub const RATE_BURST_SECONDS_MAX: u64 = 3_600;
+/// Largest value accepted for any rate.
+pub const RATE_MAX: u64 = 1 << 40;
+/// Networks that may be trusted as proxies.
+pub const TRUSTED_PROXIES_MAX: usize = 256;
 
 /// Shards, at most (`BUZZ_SHARDS`); more threads than this gain nothing on any machine known.
 pub const SHARDS_MAX: usize = 256;

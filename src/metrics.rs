@@ -14,7 +14,8 @@ pub mod series;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, QueryKind, ShedReason, UpgradeRefusal,
+    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
+    UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
 
@@ -71,6 +72,8 @@ pub struct ShardMetrics {
     pub authenticated_active: Gauge,
     /// Clients disconnected because they read too slowly.
     pub backpressure_disconnects: Counter,
+    /// Bytes that wait to be written on this shard.
+    pub queued_bytes: Gauge,
     /// Connections that ended.
     pub closes: ByLabel<CloseReason, Counter>,
     /// Panics caught.
@@ -83,9 +86,15 @@ pub struct ShardMetrics {
     pub subscriptions_active: Gauge,
     /// EVENT messages.
     pub events_received: ByLabel<EventOutcome, Counter>,
+    /// Other messages turned away.
+    pub messages_refused: ByLabel<MessageRefusal, Counter>,
+    /// Messages above a rate.
+    pub rate_limited: ByLabel<RateKind, Counter>,
     /// Live events queued.
     pub events_delivered: Counter,
-    /// Live events not sent.
+    /// Turns of reader threads.
+    pub reader_turns: Counter,
+    /// Events not sent.
     pub events_dropped: ByLabel<DropReason, Counter>,
     /// Questions to the store.
     pub queries: ByLabel<QueryKind, Counter>,
@@ -111,13 +120,17 @@ impl ShardMetrics {
             connections: series::CONNECTIONS.counter(&own),
             authenticated_active: series::AUTHENTICATED_ACTIVE.gauge(&[]),
             backpressure_disconnects: series::BACKPRESSURE_DISCONNECTS.counter(&[]),
+            queued_bytes: series::QUEUED_BYTES.gauge(&own),
             closes: ByLabel::counters(&series::CLOSES, &[]),
             panics: series::PANICS.counter(&[]),
             accept_errors: ByLabel::counters(&series::ACCEPT_ERRORS, &[]),
             upgrades_refused: ByLabel::counters(&series::UPGRADES_REFUSED, &[]),
             subscriptions_active: series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
             events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
+            messages_refused: ByLabel::counters(&series::MESSAGES_REFUSED, &[]),
+            rate_limited: ByLabel::counters(&series::RATE_LIMITED, &[]),
             events_delivered: series::EVENTS_DELIVERED.counter(&[]),
+            reader_turns: series::READER_TURNS.counter(&[]),
             events_dropped: ByLabel::counters(&series::EVENTS_DROPPED, &[]),
             queries: ByLabel::counters(&series::QUERIES, &[]),
             query_seconds: ByLabel::histograms(&series::QUERY_SECONDS),
@@ -167,6 +180,11 @@ impl GateMetrics {
 /// How long the store's commits take; for the store's writer.
 pub fn store_commit_seconds() -> Histogram {
     series::STORE_COMMIT_SECONDS.histogram(&[])
+}
+
+/// What the store removes; for the store's writer.
+pub fn events_removed() -> ByLabel<RemovalReason, Counter> {
+    ByLabel::counters(&series::EVENTS_REMOVED, &[])
 }
 
 /// Says which driver the shards run on.

@@ -112,6 +112,7 @@ const fn count(number: usize) -> Preset {
 const NETWORK: &str = "Network";
 const STORE: &str = "Store";
 const BOUNDS: &str = "Bounds of connections and messages";
+const RATES: &str = "Rates, and bounds by address";
 const ACCESS: &str = "Identity and access";
 const DRAIN: &str = "Drain";
 const FLAGS: &str = "Feature flags";
@@ -143,15 +144,24 @@ pub const SETTINGS: &[Setting] = &[
     row(BOUNDS, "BUZZ_OUTBOX_SOFT_BYTES", count(limits::OUTBOX_SOFT_BYTES_DEFAULT), "bytes", "Queue of one connection that it may exceed only for a while"),
     row(BOUNDS, "BUZZ_OUTBOX_SOFT_SECONDS", Preset::Number(limits::OUTBOX_SOFT_SECONDS_DEFAULT), "seconds", "How long a queue may stay above its soft bound"),
     row(BOUNDS, "BUZZ_OUTBOX_TOTAL_BYTES", count(limits::OUTBOX_TOTAL_BYTES_DEFAULT), "bytes", "Queues of all connections; past it the largest are disconnected"),
+    row(BOUNDS, "BUZZ_PING_SECONDS", Preset::Number(limits::PING_SECONDS_DEFAULT), "seconds", "Time between pings; a client that leaves three unanswered is dropped"),
     row(BOUNDS, "BUZZ_MAX_SUBSCRIPTIONS", count(limits::SUBSCRIPTIONS_DEFAULT), "subscriptions", "Subscriptions of one connection"),
     row(BOUNDS, "BUZZ_MAX_FILTERS", count(limits::FILTERS_DEFAULT), "filters", "Filters of one REQ"),
     row(BOUNDS, "BUZZ_MAX_FILTER_VALUES", count(limits::FILTER_VALUES_DEFAULT), "values", "Values in all filters of one connection"),
+    row(BOUNDS, "BUZZ_MAX_VALUES_PER_FILTER", count(limits::VALUES_PER_FILTER_DEFAULT), "values", "Values in one filter"),
     row(BOUNDS, "BUZZ_MAX_LIMIT", count(limits::LIMIT_MAX_DEFAULT), "events", "Events that one filter may ask for"),
     row(BOUNDS, "BUZZ_DEFAULT_LIMIT", count(limits::LIMIT_DEFAULT), "events", "Events that a filter without a limit gets"),
     row(BOUNDS, "BUZZ_MAX_SUBID_LENGTH", count(limits::SUBID_LENGTH_DEFAULT), "characters", "Longest subscription id"),
     row(BOUNDS, "BUZZ_CREATED_AT_PAST_SECONDS", Preset::Nothing, "seconds", "Oldest accepted created_at, back from now"),
     row(BOUNDS, "BUZZ_CREATED_AT_FUTURE_SECONDS", Preset::Number(limits::CREATED_AT_FUTURE_SECONDS_DEFAULT), "seconds", "Newest accepted created_at, ahead of now"),
     row(BOUNDS, "BUZZ_MIN_POW_DIFFICULTY", Preset::Number(0), "bits", "Proof of work (NIP-13) that an event must carry and commit to; 0 asks for none"),
+
+    row(RATES, "BUZZ_RATE_MESSAGES_PER_SECOND", Preset::Nothing, "messages", "Messages of one connection; more are answered rate-limited"),
+    row(RATES, "BUZZ_RATE_BYTES_PER_SECOND", Preset::Nothing, "bytes", "Bytes of messages of one connection; more are answered rate-limited"),
+    row(RATES, "BUZZ_RATE_BURST_SECONDS", Preset::Number(limits::RATE_BURST_SECONDS_DEFAULT), "seconds", "How long a connection may save up what these rates allow"),
+    row(RATES, "BUZZ_MAX_CONNECTIONS_PER_ADDRESS", Preset::Nothing, "connections", "Connections of one address; an IPv6 /64 is one"),
+    row(RATES, "BUZZ_RATE_CONNECTIONS_PER_MINUTE", Preset::Nothing, "connections", "New connections of one address"),
+    row(RATES, "BUZZ_TRUSTED_PROXIES", Preset::Nothing, "addresses or networks, with commas", "Proxies whose X-Forwarded-For says who the client is"),
 
     row(ACCESS, "BUZZ_RELAY_URL", Preset::Text("ws://localhost:3000"), "ws or wss URL", "The relay's own address, which logins (NIP-42) and requests to vanish (NIP-62) must name"),
     switch(ACCESS, "BUZZ_REQUIRE_AUTH", "Serve only clients that have logged in"),

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
@@ -44,7 +44,7 @@ impl Subscriptions {
     /// # Panics
     ///
     /// If `key` is here already, or [`SUBSCRIPTIONS_SHARD_MAX`] subscriptions are.
-    pub fn insert(&mut self, key: SubKey, filters: Rc<[Filter]>) {
+    pub fn insert(&mut self, key: SubKey, filters: Arc<[Filter]>) {
         assert!(
             self.find(key).is_none(),
             "a key is inserted once until it is removed"
@@ -169,7 +169,7 @@ impl fmt::Debug for Subscriptions {
 /// 32 bytes: there is one for each REQ that is open.
 struct Subscription {
     key: SubKey,
-    filters: Rc<[Filter]>,
+    filters: Arc<[Filter]>,
     /// The last event that it was asked about.
     turn: u32,
 }

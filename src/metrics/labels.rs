@@ -110,6 +110,8 @@ labels! {
         Unresponsive => "unresponsive",
         /// A queue outgrew a bound.
         SlowReader => "slow_reader",
+        /// All queues outgrew their bound, and this was the largest.
+        QueuesFull => "queues_full",
         /// The auth gate shed its login (bare close).
         AuthShed => "auth_shed",
         /// It did not log in in time (bare close).
@@ -129,6 +131,8 @@ labels! {
         SlowReader => "slow_reader",
         /// Too much came in while the history was being sent.
         Backlog => "backlog",
+        /// Its time came before it was written (NIP-40).
+        Expired => "expired",
         /// A defect of ours while matching it.
         Panic => "panic",
     }
@@ -142,6 +146,19 @@ labels! {
         Duplicate => "duplicate",
         /// Refused, with a reason on the wire.
         Refused => "refused",
+    }
+    /// Why the store removed an event.
+    RemovalReason("reason") {
+        /// A deletion request names it (NIP-09).
+        Deleted => "deleted",
+        /// Its time had come (NIP-40).
+        Expired => "expired",
+        /// A newer version took its place.
+        Replaced => "replaced",
+        /// Its key has asked to vanish (NIP-62).
+        Vanished => "vanished",
+        /// No rule keeps it.
+        Retention => "retention",
     }
     /// What a client asked of the store.
     QueryKind("kind") {
@@ -186,6 +203,30 @@ labels! {
         Malformed => "malformed",
         /// The head did not arrive in time.
         Timeout => "timeout",
+        /// Its address has as many connections as it may (429).
+        AddressConnections => "address_connections",
+        /// Its address has opened as many lately as it may (429).
+        AddressRate => "address_rate",
+    }
+    /// Why a message that is no EVENT or AUTH was turned away.
+    MessageRefusal("reason") {
+        /// It cannot be read, or is above a bound on its form.
+        Malformed => "malformed",
+        /// A login comes first.
+        AuthRequired => "auth_required",
+        /// The connection's filters have as many values as they may.
+        FilterValues => "filter_values",
+        /// The connection has as many subscriptions as it may.
+        Subscriptions => "subscriptions",
+        /// As many reads of the connection wait as may.
+        Reads => "reads",
+    }
+    /// Which of its rates a connection is above.
+    RateKind("what") {
+        /// Messages.
+        Messages => "messages",
+        /// Bytes of messages.
+        Bytes => "bytes",
     }
     /// How shards do I/O.
     Driver("driver") {

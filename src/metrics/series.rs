@@ -4,7 +4,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
     AcceptError, AuthMethod, AuthOutcome, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, QueryKind, ShedReason, UpgradeRefusal,
+    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
+    UpgradeRefusal,
 };
 
 /// One series, or one family of them by label.
@@ -141,6 +142,8 @@ table! {
         "Open connections with at least one login";
     BACKPRESSURE_DISCONNECTS = Counter "buzz_ws_backpressure_disconnects_total" []
         "Clients disconnected because they read too slowly";
+    QUEUED_BYTES = Gauge "buzz_ws_queued_bytes" [SHARD]
+        "Bytes that wait to be written to open connections";
     CLOSES = Counter "buzz_ws_closes_total" [closed::<CloseReason>()]
         "WebSocket connections that ended, by reason";
     PANICS = Counter "buzz_ws_panics_total" []
@@ -150,14 +153,22 @@ table! {
 
     EVENTS_RECEIVED = Counter "buzz_events_received_total" [closed::<EventOutcome>()]
         "EVENT messages by what became of them";
+    RATE_LIMITED = Counter "buzz_rate_limited_total" [closed::<RateKind>()]
+        "Messages answered rate-limited, by which rate they were above";
+    MESSAGES_REFUSED = Counter "buzz_messages_refused_total" [closed::<MessageRefusal>()]
+        "Messages turned away that were no EVENT or AUTH, by reason";
     EVENTS_DELIVERED = Counter "buzz_events_delivered_total" []
         "Live events queued to subscribers";
     EVENTS_DROPPED = Counter "buzz_events_dropped_total" [closed::<DropReason>()]
-        "Live events not sent to a subscriber, by reason";
+        "Events not sent to a subscriber, by reason";
+    EVENTS_REMOVED = Counter "buzz_events_removed_total" [closed::<RemovalReason>()]
+        "Events that the store removed, by reason";
     QUERIES = Counter "buzz_queries_total" [closed::<QueryKind>()]
         "Questions to the store";
     QUERY_SECONDS = Histogram "buzz_query_seconds" [closed::<QueryKind>()]
         "Time from a question to its last row";
+    READER_TURNS = Counter "buzz_reader_turns_total" []
+        "Turns of reader threads: questions that met pages that were not in memory";
     STORE_COMMIT_SECONDS = Histogram "buzz_store_commit_seconds" []
         "Time of a commit, its sync included";
 

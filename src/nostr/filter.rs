@@ -16,7 +16,7 @@ use super::{
     event::Event,
     reason::{Prefix, Reason},
 };
-use crate::limits::FILTER_KEY_CHARS_SHOWN_MAX;
+use crate::limits::{FILTER_KEY_CHARS_SHOWN_MAX, FILTER_VALUE_BYTES_MAX};
 
 /// One filter of a REQ or COUNT. Fields that are `None` (or letters that are not in `tags`) ask
 /// for nothing.
@@ -47,6 +47,8 @@ impl Filter {
     pub fn parse(text: &str, values_max: usize) -> Result<Self, Reason> {
         let mut budget = Budget {
             values_left: values_max,
+            filter_values_max: values_max,
+            filter_values_left: 0,
             fault: None,
         };
         let mut json = serde_json::Deserializer::from_str(text);
@@ -118,6 +120,9 @@ const MALFORMED: Reason = Reason::fixed(Prefix::Invalid, "filter is not a JSON o
 /// errors are text for people, with pieces of the input in it.
 pub(super) struct Budget {
     pub(super) values_left: usize,
+    /// Values that one filter may have, and how many are left of them in the filter under way.
+    pub(super) filter_values_max: usize,
+    pub(super) filter_values_left: usize,
     pub(super) fault: Option<Reason>,
 }
 
@@ -132,7 +137,14 @@ impl Budget {
         if self.values_left == 0 {
             return Err(self.fail(Reason::fixed(Prefix::Invalid, "too many values in filters")));
         }
+        if self.filter_values_left == 0 {
+            return Err(self.fail(Reason::fixed(
+                Prefix::Invalid,
+                "too many values in a filter",
+            )));
+        }
         self.values_left -= 1;
+        self.filter_values_left -= 1;
         Ok(())
     }
 }
@@ -158,6 +170,7 @@ impl<'de> Visitor<'de> for FilterSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Filter, A::Error> {
         const NUMBER: &str = "since, until and limit must be integers, not negative";
         let budget = self.0;
+        budget.filter_values_left = budget.filter_values_max;
         let mut filter = Filter::default();
         while let Some(key) = map.next_key_seed(KeySeed(budget))? {
             match key {
@@ -188,7 +201,7 @@ impl<'de> Visitor<'de> for FilterSeed<'_> {
                     set_tag(&mut filter, letter, values, budget)?;
                 }
                 Key::Tag(letter) => {
-                    let values: Vec<Text> = list(&mut map, budget, "tag values must be strings")?;
+                    let values: Vec<Text> = list(&mut map, budget, TAG_VALUES)?;
                     let values = values.into_iter().map(|Text(text)| text).collect();
                     set_tag(&mut filter, letter, values, budget)?;
                 }
@@ -263,6 +276,8 @@ fn set_tag<E: Error>(
     Ok(())
 }
 
+const TAG_VALUES: &str = "tag values must be strings of at most 1024 bytes";
+const _: () = assert!(FILTER_VALUE_BYTES_MAX == 1_024);
 const REPEATED: Reason = Reason::fixed(Prefix::Invalid, "filter field given twice");
 
 enum Key {
@@ -347,7 +362,9 @@ struct Text(Box<[u8]>);
 
 impl Item for Text {
     fn read<'de, A: SeqAccess<'de>>(list: &mut A) -> Result<Option<Self>, A::Error> {
-        list.next_element_seed(StrSeed(|text: &str| Some(Self(text.as_bytes().into()))))
+        list.next_element_seed(StrSeed(|text: &str| {
+            (text.len() <= FILTER_VALUE_BYTES_MAX).then(|| Self(text.as_bytes().into()))
+        }))
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::limits::{
     FILTER_VALUES_DEFAULT, FILTERS_DEFAULT, LABEL_CHARS_SHOWN_MAX, SUBID_LENGTH_DEFAULT,
+    VALUES_PER_FILTER_DEFAULT,
 };
 
 /// A message of a client.
@@ -57,6 +58,8 @@ pub struct ParseBounds {
     pub filters_max: usize,
     /// Values in all filters of a message.
     pub filter_values_max: usize,
+    /// Values in one filter.
+    pub values_per_filter_max: usize,
     /// Characters of a subscription id.
     pub subid_length_max: usize,
 }
@@ -66,6 +69,7 @@ impl Default for ParseBounds {
         Self {
             filters_max: FILTERS_DEFAULT,
             filter_values_max: FILTER_VALUES_DEFAULT,
+            values_per_filter_max: VALUES_PER_FILTER_DEFAULT,
             subid_length_max: SUBID_LENGTH_DEFAULT,
         }
     }
@@ -331,6 +335,8 @@ fn read_filters(
 ) -> Result<Vec<Filter>, Reason> {
     let mut budget = Budget {
         values_left: bounds.filter_values_max,
+        filter_values_max: bounds.values_per_filter_max,
+        filter_values_left: 0,
         fault: None,
     };
     let mut json = serde_json::Deserializer::from_str(text);

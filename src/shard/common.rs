@@ -12,12 +12,15 @@ use crate::drain::run::Part;
 use crate::lifecycle::Lifecycle;
 use crate::limits::MAILBOX_ITEMS_MAX;
 use crate::live::RecentIds;
+use crate::metrics::{ByLabel, RemovalReason};
 use crate::nostr::event::Event;
+use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
+use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
-use crate::store::{CommitSink, Done, Outcome};
+use crate::store::{CommitSink, Done, Outcome, Removal};
 
 /// What a shard is told by other threads.
 pub enum Mail {
@@ -32,6 +35,8 @@ pub enum Mail {
     Ban(Arc<[[u8; 32]]>),
     /// Accept no more, and say how many connections there are.
     StopAccepting,
+    /// All queues together are past their bound, and this shard has published the largest one.
+    Relieve,
     /// Tell these connections to leave, each at its time.
     Close(Part),
 }
@@ -46,15 +51,25 @@ pub struct Common {
     pub pages: http::Pages,
     /// The store.
     pub store: Embedded,
+    /// Threads for reads that would hold their shard.
+    pub readers: Readers,
     /// The two gates.
     pub gates: Gates,
     /// Ids of ephemeral events seen lately.
     pub recent: RecentIds,
+    /// Connections by address, where those are bounded.
+    pub addresses: Option<Arc<Addresses>>,
     /// What became of the connections that the drain ended.
     pub drain: Ledger,
     pub(super) mail: Box<[Mailbox<Mail>]>,
     /// Sockets of each shard, upgraded or not.
     pub(super) load: Box<[Padded]>,
+    /// Bytes that wait to be written on each shard, to within a step.
+    pub(super) queued: Box<[Padded]>,
+    /// Bytes that wait for the largest connection of each shard, to within a step.
+    pub(super) largest: Box<[Padded]>,
+    /// Which shard searches for the largest of all; see [`backlog`](super::backlog).
+    pub(super) relief: Padded,
     /// When each shard last swept, in milliseconds since `born`.
     beats: Box<[Padded]>,
     born: Instant,
@@ -77,11 +92,15 @@ impl Common {
     ) -> Arc<Common> {
         let shards = config.shards;
         let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
+        let readers = Readers::start(&store.reader(), config.db_read_pool);
+        let addresses = Addresses::new(config.addresses, config.trusted_proxies.clone());
         Arc::new(Common {
+            addresses,
             config,
             lifecycle,
             pages,
             store,
+            readers,
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
@@ -89,6 +108,9 @@ impl Common {
                 .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
+            queued: (0..shards).map(|_| Padded::default()).collect(),
+            largest: (0..shards).map(|_| Padded::default()).collect(),
+            relief: Padded::default(),
             beats: (0..shards).map(|_| Padded::default()).collect(),
             born: Instant::now(),
             open: AtomicUsize::new(0),
@@ -146,6 +168,7 @@ impl Common {
         Fanout {
             batches: self.mail.iter().map(|_| Vec::new()).collect(),
             commit_seconds: crate::metrics::store_commit_seconds(),
+            events_removed: crate::metrics::events_removed(),
             common: self.clone(),
         }
     }
@@ -157,6 +180,7 @@ pub struct Fanout {
     common: Arc<Common>,
     batches: Vec<Vec<Mail>>,
     commit_seconds: metrics::Histogram,
+    events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
 
 impl CommitSink for Fanout {
@@ -179,5 +203,16 @@ impl CommitSink for Fanout {
 
     fn commit_took(&mut self, duration: Duration, _events: usize) {
         self.commit_seconds.record(duration);
+    }
+
+    fn removed(&mut self, why: Removal, events: usize) {
+        let why = match why {
+            Removal::Deleted => RemovalReason::Deleted,
+            Removal::Expired => RemovalReason::Expired,
+            Removal::Replaced => RemovalReason::Replaced,
+            Removal::Vanished => RemovalReason::Vanished,
+            Removal::Retention => RemovalReason::Retention,
+        };
+        self.events_removed.of(why).increment(events as u64);
     }
 }

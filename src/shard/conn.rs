@@ -9,23 +9,23 @@
 //! queued but what was there, and the Close frame is the last thing written.
 
 use std::cell::{Cell, RefCell};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::limits::{
-    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PING_INTERVAL, PINGS_UNANSWERED_MAX,
-};
-use crate::metrics::{CloseReason, DropReason, UpgradeRefusal};
+use crate::config::Config;
+use crate::limits::{CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX};
+use crate::metrics::{CloseReason, UpgradeRefusal};
 use crate::shard::Shard;
+use crate::shard::addresses::Place;
 use crate::shard::drain::Stand;
 use crate::shard::history::Reads;
 use crate::shard::login::{Challenge, LoginClock};
+use crate::shard::meter::Meter;
 use crate::shard::outbox::Outbox;
 use crate::shard::runtime::{self, Socket};
 use crate::shard::subs::Sub;
-use crate::ws::close;
 use crate::ws::frame::{self, Opcode};
 
 /// How far a connection is. It only moves forward.
@@ -47,6 +47,10 @@ pub enum Phase {
 pub struct Conn {
     /// The peer's address.
     pub peer: SocketAddr,
+    /// Who its client is: the peer, or whom a trusted proxy speaks for.
+    pub client: Cell<IpAddr>,
+    /// What it may still send.
+    pub meter: Cell<Meter>,
     /// Unique on this shard, so that an answer cannot reach the next owner of a slot.
     pub serial: u32,
     /// Writes that the store has not answered.
@@ -61,7 +65,10 @@ pub struct Conn {
     writing: Cell<bool>,
     unwritten: Cell<usize>,
     pub(super) held_bytes: Cell<usize>,
-    over_soft_since: Cell<Option<Instant>>,
+    pub(super) counted_bytes: Cell<usize>,
+    /// Bytes of history that reader threads may be bringing now.
+    pub(super) promised: Cell<usize>,
+    pub(super) over_soft_since: Cell<Option<Instant>>,
     /// Values in the filters of all subscriptions.
     pub filter_values: Cell<usize>,
     pub(super) subs: RefCell<Vec<Option<Sub>>>,
@@ -79,6 +86,7 @@ pub struct Conn {
     pub(super) keys: RefCell<Vec<[u8; 32]>>,
     pub(super) login_clock: Cell<LoginClock>,
     ended_by: Cell<Option<CloseReason>>,
+    place: RefCell<Option<Box<Place>>>,
     born: Instant,
     waiting: Signal,
 }
@@ -94,6 +102,8 @@ impl Conn {
     ) -> Rc<Conn> {
         Rc::new(Conn {
             peer,
+            client: Cell::new(peer.ip()),
+            meter: Cell::new(Meter::new(now)),
             serial,
             in_flight: Cell::new(0),
             counted: Cell::new(false),
@@ -104,6 +114,8 @@ impl Conn {
             writing: Cell::new(false),
             unwritten: Cell::new(0),
             held_bytes: Cell::new(0),
+            counted_bytes: Cell::new(0),
+            promised: Cell::new(0),
             over_soft_since: Cell::new(None),
             filter_values: Cell::new(0),
             subs: RefCell::default(),
@@ -117,6 +129,7 @@ impl Conn {
             keys: RefCell::default(),
             login_clock: Cell::new(LoginClock::Off),
             ended_by: Cell::new(None),
+            place: RefCell::default(),
             born: now,
             waiting: Signal::default(),
         })
@@ -132,17 +145,22 @@ impl Conn {
         self.key.set(key);
     }
 
+    /// Where it is counted among those of its address, instead of before.
+    pub fn set_place(&self, place: Option<Place>) {
+        *self.place.borrow_mut() = place.map(Box::new);
+    }
+
     /// How far the connection is.
     pub fn phase(&self) -> Phase {
         self.phase.get()
     }
 
     /// The upgrade was answered: from now on pings are due, and a login where one is required.
-    pub fn opened(&self, now: Instant, login_required: bool) {
+    pub fn opened(&self, now: Instant, config: &Config) {
         debug_assert!(self.phase.get() == Phase::Head, "opened once");
         self.phase.set(Phase::Open);
-        self.deadline.set(now + PING_INTERVAL);
-        if login_required {
+        self.deadline.set(now + config.ping);
+        if config.login_required() {
             self.login_clock.set(LoginClock::Until(now + LOGIN_WAIT));
         }
     }
@@ -188,19 +206,6 @@ impl Conn {
         self.within_bounds(shard)
     }
 
-    /// Checks the queue's bounds after it grew. Returns false if that ended the connection.
-    pub(super) fn within_bounds(self: &Rc<Self>, shard: &Rc<Shard>) -> bool {
-        let backlog = self.backlog();
-        if backlog > shard.config.outbox.hard_bytes {
-            self.overflow(shard);
-            return false;
-        }
-        if backlog > shard.config.outbox.soft_bytes && self.over_soft_since.get().is_none() {
-            self.over_soft_since.set(Some(Instant::now()));
-        }
-        true
-    }
-
     /// Starts a close: what is queued except live events goes out, then the Close frame with
     /// `code`, or a bare one; then the write side is shut and input discarded. The first close
     /// wins. Returns whether this one did.
@@ -217,11 +222,7 @@ impl Conn {
         if self.phase.get() == Phase::Open {
             let mut outbox = self.outbox.borrow_mut();
             let dropped = outbox.drop_live();
-            shard
-                .metrics
-                .events_dropped
-                .of(DropReason::Closing)
-                .increment(dropped as u64);
+            self.count_dropped(shard, why, dropped);
             outbox.push_with(|out| frame::write_close(out, code, text));
         }
         shard.metrics.closes.of(why).increment(1);
@@ -247,6 +248,7 @@ impl Conn {
         }
         if self.phase.get() < Phase::Cut {
             self.phase.set(Phase::Cut);
+            self.recount(shard);
             shard.was_cut(self);
             self.socket.shutdown(Shutdown::Both);
         }
@@ -256,14 +258,8 @@ impl Conn {
     /// What is due by now: pings, deadlines, a queue too large for too long.
     pub fn sweep(self: &Rc<Self>, shard: &Rc<Shard>, now: Instant) {
         if self.phase.get() == Phase::Open {
-            match self.over_soft_since.get() {
-                Some(_) if self.backlog() <= shard.config.outbox.soft_bytes => {
-                    self.over_soft_since.set(None);
-                }
-                Some(since) if now.duration_since(since) >= shard.config.outbox.soft => {
-                    return self.overflow(shard);
-                }
-                _ => {}
+            if self.is_over_soft_too_long(shard, now) {
+                return self.overflow(shard);
             }
             match self.login_clock.get() {
                 LoginClock::Until(end) if now >= end => {
@@ -294,7 +290,7 @@ impl Conn {
             }
             Phase::Open => {
                 self.pings_unanswered.set(self.pings_unanswered.get() + 1);
-                self.deadline.set(now + PING_INTERVAL);
+                self.deadline.set(now + shard.config.ping);
                 self.send(shard, |outbox| {
                     outbox.push_with(|out| frame::write_frame(out, Opcode::Ping, b""));
                 });
@@ -330,21 +326,10 @@ impl Conn {
     fn leave(self: &Rc<Self>, shard: &Rc<Shard>) {
         self.phase.set(Phase::Closing);
         self.drop_subs(shard);
+        self.recount(shard);
         self.deadline.set(Instant::now() + CLOSE_WRITE);
         self.write_soon(shard);
         self.waiting.wake();
-    }
-
-    /// A client too slow for what it asked for. Nothing more is queued for it; OK and EOSE that
-    /// wait would have to wait behind the backlog, so it is told why and cut.
-    fn overflow(self: &Rc<Self>, shard: &Rc<Shard>) {
-        shard.metrics.backpressure_disconnects.increment(1);
-        self.close(
-            shard,
-            CloseReason::SlowReader,
-            Some(close::POLICY_VIOLATION),
-            "too slow for the events asked for",
-        );
     }
 
     pub(super) fn write_soon(self: &Rc<Self>, shard: &Rc<Shard>) {
@@ -362,8 +347,25 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
         }
         let mut batch = conn.outbox.borrow_mut().take(shard.spare_batch());
         conn.unwritten.set(batch.bytes());
-        let mut failed = false;
+        let (mut failed, mut cut_down) = (false, false);
         loop {
+            if conn.phase.get() == Phase::Closing && !std::mem::replace(&mut cut_down, true) {
+                let dropped = batch.cut_down();
+                let why = conn.ended_by.get().unwrap_or(CloseReason::Lost);
+                conn.count_dropped(&shard, why, dropped);
+                conn.unwritten.set(batch.bytes());
+                if batch.bytes() == 0 {
+                    break;
+                }
+            }
+            let expired = batch.drop_expired(|| shard.unix_seconds());
+            if expired > 0 {
+                conn.count_expired(&shard, expired);
+                conn.unwritten.set(batch.bytes());
+                if batch.bytes() == 0 {
+                    break;
+                }
+            }
             let (result, back) = conn.socket.write(batch).await;
             batch = back;
             match result {
@@ -374,6 +376,7 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
                 Ok(count) => {
                     let done = batch.advance(count);
                     conn.unwritten.set(batch.bytes());
+                    conn.recount(&shard);
                     if done {
                         break;
                     }
@@ -381,6 +384,7 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
             }
         }
         conn.unwritten.set(0);
+        conn.recount(&shard);
         shard.keep_batch(batch);
         conn.waiting.wake();
         if failed {
@@ -402,18 +406,18 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
 
 /// Wakes tasks of one connection. Whoever waits looks again at what it waits for.
 #[derive(Default)]
-struct Signal {
+pub(super) struct Signal {
     waiting: RefCell<Vec<Waker>>,
 }
 
 impl Signal {
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         for waker in std::mem::take(&mut *self.waiting.borrow_mut()) {
             waker.wake();
         }
     }
 
-    async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         let mut armed = false;
         std::future::poll_fn(|context| {
             if armed {

@@ -20,6 +20,10 @@ impl Shard {
     /// Matches an event against the shard's subscriptions and queues it for those it fits.
     pub(super) fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
         if self.has_expired(&event) {
+            self.metrics
+                .events_dropped
+                .of(DropReason::Expired)
+                .increment(1);
             return;
         }
         let mut matched = self.matched.take();
@@ -91,7 +95,7 @@ impl Shard {
     }
 
     /// Registers a subscription for live events.
-    pub fn subscribe(&self, key: SubKey, filters: Rc<[Filter]>) {
+    pub fn subscribe(&self, key: SubKey, filters: Arc<[Filter]>) {
         self.subscriptions.borrow_mut().insert(key, filters);
         self.metrics.subscriptions_active.increment(1.0);
     }

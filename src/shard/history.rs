@@ -8,20 +8,22 @@
 //! given back when they are in memory, before they are sent, so a client that reads slowly cannot
 //! hold a reader. The first slice of a first read runs at once where a permit is free: a hot answer
 //! leaves without a task of its own. What is left over goes on in a task that pauses between slices,
-//! and waits between reads until the client has taken what it got.
+//! so that of all questions of a shard one slice runs a turn, and waits between reads until the
+//! client has taken what it got. A question that has met cold pages goes on on a reader thread.
 //!
 //! Each connection has at most [`READS_AT_ONCE_MAX`] reads that run or wait for a permit; its other
 //! questions queue behind them.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::limits::{
-    HISTORY_BACKLOG_BYTES_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME,
+    READ_BYTES_MAX, READS_AT_ONCE_MAX, SLICE_ENTRIES_MAX, SLICE_TIME, SLICE_TIME_COLD,
 };
 use crate::live::SubKey;
-use crate::metrics::{DropReason, QueryKind};
+use crate::metrics::{DropReason, MessageRefusal, QueryKind};
 use crate::nostr::filter::Filter;
 use crate::nostr::hll::Hll;
 use crate::nostr::message::{self, Prefix, Reason, SubId};
@@ -29,9 +31,10 @@ use crate::shard::Shard;
 use crate::shard::admission::{Held, Refused};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::hooks::{self, Hook};
+use crate::shard::readers::{Question, Turn};
 use crate::shard::runtime;
-use crate::store::StoreError;
 use crate::store::embedded::{Budget, Count, Progress, Query, QueryBounds};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// What a shed read is answered. Clients retry it; `rate-limited:` would slow them down for good.
 const SHED: Reason = Reason::fixed(
@@ -49,20 +52,24 @@ pub struct Reads {
 /// A question, from where its answer is read on.
 struct Read {
     sub: SubId,
-    what: What,
+    /// The subscription that a REQ fills; a COUNT has none.
+    fills: Option<(SubKey, u32)>,
+    /// Values in the filters of a COUNT. Those of a REQ are its subscription's.
+    values: usize,
+    /// `None` while a reader thread has it.
+    question: Option<Question>,
     started: Instant,
     /// Bytes of rows that the permit in use has brought.
     bytes: usize,
+    /// It has met pages that were not in memory.
+    cold: bool,
 }
 
-enum What {
-    Events {
-        key: SubKey,
-        serial: u32,
-        query: Query,
-    },
-    Count(Count),
-}
+const LOG_IN: Reason = Reason::fixed(Prefix::AuthRequired, "log in to read");
+const TOO_MANY_SUBS: Reason = Reason::fixed(Prefix::Error, "too many subscriptions");
+const TOO_MANY_READS: Reason = Reason::fixed(Prefix::Error, "too many reads are waiting");
+const TOO_MANY_VALUES: Reason =
+    Reason::fixed(Prefix::Error, "too many filter values on this connection");
 
 /// How far a slice has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -78,19 +85,28 @@ enum Step {
 /// Answers a REQ.
 pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter>) {
     conn.remove_sub(shard, &sub);
-    let values = filters.iter().map(Filter::value_count).sum();
-    if conn.filter_values.get() + values > shard.config.filter_values_max {
-        let text = "too many filter values on this connection";
-        return closed(shard, conn, &sub, &Reason::fixed(Prefix::Error, text));
-    }
-    if let Some(reason) = login_first(shard, conn) {
-        return closed(shard, conn, &sub, &reason);
+    let Some(values) = room_for(shard, conn, &filters) else {
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::FilterValues,
+            &TOO_MANY_VALUES,
+        );
+    };
+    if must_log_in(shard, conn) {
+        return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
     let Some((key, serial)) = conn.add_sub(shard, sub.clone(), values) else {
-        let reason = Reason::fixed(Prefix::Error, "too many subscriptions");
-        return closed(shard, conn, &sub, &reason);
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::Subscriptions,
+            &TOO_MANY_SUBS,
+        );
     };
-    let filters: Rc<[Filter]> = filters.into();
+    let filters: Arc<[Filter]> = filters.into();
     shard.subscribe(key, filters.clone());
     let only_live = filters.iter().all(|filter| filter.limit == Some(0));
     let bounds = QueryBounds {
@@ -98,7 +114,8 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
         limit_default: shard.config.limit_default,
     };
     let query = Query::new(filters, bounds).seen_by(conn.viewer());
-    let mut read = Read::new(sub, What::Events { key, serial, query });
+    let question = Question::Events(Box::new(query));
+    let mut read = Read::new(sub, Some((key, serial)), question);
     if only_live {
         // There is nothing to read but the watermark, and no reader is held for that.
         slice(shard, conn, &mut read);
@@ -109,43 +126,80 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
 
 /// Answers a COUNT (NIP-45).
 pub fn count(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filter>) {
-    if let Some(reason) = login_first(shard, conn) {
-        return closed(shard, conn, &sub, &reason);
+    let Some(values) = room_for(shard, conn, &filters) else {
+        return refuse(
+            shard,
+            conn,
+            &sub,
+            MessageRefusal::FilterValues,
+            &TOO_MANY_VALUES,
+        );
+    };
+    if must_log_in(shard, conn) {
+        return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
     let count = Count::new(filters.into()).seen_by(conn.viewer());
-    enter(shard, conn, Read::new(sub, What::Count(count)));
+    let question = Question::Count(Box::new(count));
+    let mut read = Read::new(sub, None, question);
+    read.values = values;
+    conn.filter_values.set(conn.filter_values.get() + values);
+    enter(shard, conn, read);
 }
 
 impl Read {
-    fn new(sub: SubId, what: What) -> Read {
+    fn new(sub: SubId, fills: Option<(SubKey, u32)>, question: Question) -> Read {
         Read {
             sub,
-            what,
+            fills,
+            values: 0,
+            question: Some(question),
             started: Instant::now(),
             bytes: 0,
+            cold: false,
         }
     }
 
     fn kind(&self) -> QueryKind {
-        match self.what {
-            What::Events { .. } => QueryKind::Req,
-            What::Count(_) => QueryKind::Count,
+        match self.fills {
+            Some(_) => QueryKind::Req,
+            None => QueryKind::Count,
         }
+    }
+
+    /// It is over: its values are the connection's no more.
+    fn forget(&self, conn: &Conn) {
+        conn.filter_values
+            .set(conn.filter_values.get() - self.values);
     }
 
     /// Whether somebody still waits for the answer.
     fn is_wanted(&self, conn: &Conn) -> bool {
-        conn.phase() == Phase::Open
-            && match &self.what {
-                What::Events { key, serial, .. } => conn.has_sub(*key, *serial),
-                What::Count(_) => true,
-            }
+        let asked = |(key, serial)| conn.has_sub(key, serial);
+        conn.phase() == Phase::Open && self.fills.is_none_or(asked)
+    }
+
+    /// Bytes of rows that the next slice may bring: what the permit in use leaves, and the queue.
+    fn bytes_left(&self, shard: &Shard, conn: &Conn) -> usize {
+        let left = READ_BYTES_MAX.saturating_sub(self.bytes);
+        left.min(conn.history_room(shard)).max(1)
     }
 }
 
-fn login_first(shard: &Shard, conn: &Conn) -> Option<Reason> {
-    let required = shard.config.login_required() && !conn.is_authenticated();
-    required.then_some(Reason::fixed(Prefix::AuthRequired, "log in to read"))
+/// The values in these filters, if the connection may have so many more.
+fn room_for(shard: &Shard, conn: &Conn, filters: &[Filter]) -> Option<usize> {
+    let values = filters.iter().map(Filter::value_count).sum();
+    let fits = conn.filter_values.get() + values <= shard.config.filter_values_max;
+    fits.then_some(values)
+}
+
+fn must_log_in(shard: &Shard, conn: &Conn) -> bool {
+    shard.config.login_required() && !conn.is_authenticated()
+}
+
+/// Turns a question away, and counts it.
+fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, why: MessageRefusal, reason: &Reason) {
+    shard.metrics.messages_refused.of(why).increment(1);
+    closed(shard, conn, sub, reason);
 }
 
 /// Starts a read, or lets it wait behind the connection's other reads.
@@ -159,18 +213,27 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
             // subscription is, so no more wait than a connection may have subscriptions.
             reads.waiting.retain(|read| read.is_wanted(conn));
             if reads.waiting.len() >= shard.config.subscriptions_max {
-                let reason = Reason::fixed(Prefix::Error, "too many reads are waiting");
-                return give_up(shard, conn, &read, &reason);
+                read.forget(conn);
+                return refuse(
+                    shard,
+                    conn,
+                    &read.sub,
+                    MessageRefusal::Reads,
+                    &TOO_MANY_READS,
+                );
             }
             return reads.waiting.push_back(read);
         }
         reads.running += 1;
     }
-    let hot = conn.backlog() <= HISTORY_BACKLOG_BYTES_MAX && hooks::delay(Hook::History).is_none();
+    let hot = conn.takes_history(shard) && hooks::delay(Hook::History).is_none();
     let held = hot.then(|| shard.history.at_once()).flatten();
     let held = match held {
         Some(held) => match slice(shard, conn, &mut read) {
-            Step::Over => return leave(conn),
+            Step::Over => {
+                read.forget(conn);
+                return leave(conn);
+            }
             Step::More => Some(held),
             Step::ReadDone => None,
         },
@@ -184,6 +247,7 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
 async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Option<Held>) {
     loop {
         answer(&shard, &conn, &mut read, held.take()).await;
+        read.forget(&conn);
         let next = {
             let mut reads = conn.reads.borrow_mut();
             reads.as_mut().and_then(|reads| reads.waiting.pop_front())
@@ -198,7 +262,7 @@ async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Optio
 /// Reads one question to its end, permit by permit.
 async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: Option<Held>) {
     loop {
-        while conn.backlog() > HISTORY_BACKLOG_BYTES_MAX && read.is_wanted(conn) && held.is_none() {
+        while !conn.takes_history(shard) && read.is_wanted(conn) && held.is_none() {
             conn.changed().await;
         }
         if !read.is_wanted(conn) {
@@ -217,12 +281,18 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
             read.bytes = 0;
             hooks::pause(Hook::History).await;
         }
-        match slice(shard, conn, read) {
+        let step = match read.cold {
+            true => turn(shard, conn, read).await,
+            false => slice(shard, conn, read),
+        };
+        match step {
             Step::Over => return,
             Step::More => {}
             Step::ReadDone => held = None,
         }
-        shard.turns.next().await;
+        if !read.cold {
+            shard.turns.next_alone().await;
+        }
     }
 }
 
@@ -237,37 +307,94 @@ fn leave(conn: &Conn) {
     }
 }
 
-/// Reads one slice.
+/// Reads one slice, here.
 fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     if !read.is_wanted(conn) {
         return Step::Over;
     }
+    let bytes_max = read.bytes_left(shard, conn);
+    let Some(question) = read.question.as_mut() else {
+        return Step::Over;
+    };
+    let start = Instant::now();
     let budget = Budget {
         entries_max: SLICE_ENTRIES_MAX,
-        bytes_max: READ_BYTES_MAX - read.bytes.min(READ_BYTES_MAX - 1),
-        deadline: Some(Instant::now() + SLICE_TIME),
+        bytes_max,
+        deadline: Some(start + SLICE_TIME),
         now: shard.unix_seconds(),
     };
-    let progress = match &mut read.what {
-        What::Events { key, query, .. } => {
-            let (sub, bytes) = (&read.sub, &mut read.bytes);
-            let mut progress = Ok(Progress::More);
-            conn.send(shard, |outbox| {
-                progress = query.slice(&shard.reader, &budget, &mut |json| {
-                    *bytes += json.len();
-                    outbox.push_row(sub, json);
-                });
-            });
-            if let Some(watermark) = query.watermark() {
-                conn.set_watermark(*key, watermark);
-            }
-            progress
-        }
-        What::Count(count) => count.slice(&shard.reader, &budget),
+    let (sub, mut bytes) = (&read.sub, 0);
+    let mut progress = Ok(Progress::More);
+    conn.send(shard, |outbox| {
+        progress = question.slice(&shard.reader, &budget, &mut |row| {
+            bytes += row.json.len();
+            outbox.push_row(sub, row);
+        });
+    });
+    let overran = start.elapsed() >= SLICE_TIME_COLD;
+    read.cold = overran && (hooks::stalls() || shard.faults.have_grown());
+    took(shard, conn, read, bytes, progress)
+}
+
+/// Reads on for one turn of a reader thread.
+async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
+    let Some(question) = read.question.take() else {
+        return Step::Over;
     };
+    let (bytes_max, now) = (read.bytes_left(shard, conn), shard.unix_seconds());
+    conn.promised.set(conn.promised.get() + bytes_max);
+    let turn = shard.common.readers.turn(question, bytes_max, now).await;
+    conn.promised.set(conn.promised.get() - bytes_max);
+    match turn {
+        Ok(Turn {
+            question,
+            rows,
+            progress,
+        }) => {
+            read.question = Some(question);
+            shard.metrics.reader_turns.increment(1);
+            if !read.is_wanted(conn) {
+                return Step::Over;
+            }
+            conn.send(shard, |outbox| {
+                rows.iter().for_each(|row| outbox.push_row(&read.sub, row));
+            });
+            took(shard, conn, read, rows.bytes(), progress)
+        }
+        Err(Some(question)) => {
+            // No thread has room: better slow than never.
+            read.question = Some(question);
+            read.cold = false;
+            Step::More
+        }
+        Err(None) => {
+            shard.metrics.panics.increment(1);
+            let error = StoreError::new(StoreErrorKind::Io, "a read panicked");
+            give_up(shard, conn, read, &failed(&error));
+            Step::Over
+        }
+    }
+}
+
+/// Takes note of what a slice or a turn has brought.
+fn took(
+    shard: &Rc<Shard>,
+    conn: &Rc<Conn>,
+    read: &mut Read,
+    bytes: usize,
+    progress: Result<Progress, StoreError>,
+) -> Step {
+    read.bytes += bytes;
+    if let (Some((key, _)), Some(Question::Events(query))) = (read.fills, &read.question)
+        && let Some(watermark) = query.watermark()
+    {
+        conn.set_watermark(key, watermark);
+    }
     match progress {
-        Ok(Progress::More) if read.bytes >= READ_BYTES_MAX => Step::ReadDone,
-        Ok(Progress::More) => Step::More,
+        Ok(Progress::More) if read.bytes < READ_BYTES_MAX && conn.takes_history(shard) => {
+            Step::More
+        }
+        Ok(Progress::More) => Step::ReadDone,
         Ok(Progress::Done) => {
             finish(shard, conn, read);
             Step::Over
@@ -280,9 +407,11 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
 }
 
 fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
-    match &read.what {
-        What::Events { key, query, .. } => conn.end_history(shard, *key, query.hint()),
-        What::Count(count) => {
+    match (read.fills, &read.question) {
+        (Some((key, _)), Some(Question::Events(query))) => {
+            conn.end_history(shard, key, query.hint());
+        }
+        (None, Some(Question::Count(count))) => {
             conn.send(shard, |outbox| {
                 let hll = count.hll().map(Hll::to_hex);
                 outbox.push_text(|out| {
@@ -290,6 +419,8 @@ fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
                 });
             });
         }
+        // A question ends where it stands, and a REQ asks for events.
+        _ => {}
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());
     seconds.record(read.started.elapsed());
@@ -301,7 +432,7 @@ fn give_up(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read, reason: &Reason) {
     if !read.is_wanted(conn) {
         return;
     }
-    if let What::Events { .. } = read.what {
+    if read.fills.is_some() {
         let held = conn.remove_sub(shard, &read.sub);
         let dropped = shard.metrics.events_dropped.of(DropReason::Closing);
         dropped.increment(held.unwrap_or(0) as u64);

@@ -1,4 +1,4 @@
-//! Faults for tests, without blocking the shard: a busy store, at the place where one would be.
+//! Faults for tests, at the places where they would come from: a busy store, a cold one, a panic.
 //!
 //! With the cargo feature `hooks`, the file that `BUZZ_HOOKS_FILE` names is read at each of these
 //! places. Without the feature nothing here does anything.
@@ -6,6 +6,7 @@
 //! | line | what it does |
 //! |---|---|
 //! | `history_ms=N` | a pause before each read of history, once it has its permit |
+//! | `scan_ms=N` | a slice of a read blocks its thread, as pages do that are not in memory |
 //! | `access_ms=N` | a pause before the access checks of a login, once it has its permit |
 //! | `start_ms=N` | a pause before anything is opened |
 //! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
@@ -63,6 +64,32 @@ pub async fn pause(hook: Hook) {
 #[cfg(not(feature = "hooks"))]
 #[inline]
 pub async fn pause(_hook: Hook) {}
+
+/// Blocks the thread for as long as the hooks file asks for, on behalf of a slice of a read.
+#[cfg(feature = "hooks")]
+pub fn stall() {
+    if let Some(millis) = setting("scan_ms").and_then(|millis| millis.parse().ok()) {
+        std::thread::sleep(Duration::from_millis(millis));
+    }
+}
+
+/// Whether slices of reads block now.
+#[cfg(feature = "hooks")]
+pub fn stalls() -> bool {
+    setting("scan_ms").is_some()
+}
+
+/// Without the feature none does.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn stalls() -> bool {
+    false
+}
+
+/// Without the feature nothing blocks.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn stall() {}
 
 /// Panics if the hooks file asks for it, on behalf of a step of the refresh of the limits.
 #[cfg(feature = "hooks")]

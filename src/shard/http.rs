@@ -60,17 +60,28 @@ pub fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: HeadError) {
     conn.finish_http(shard, |out| handshake::write_head_error(out, error));
 }
 
-/// Answers an upgrade that comes at the wrong time.
+/// Answers an upgrade that comes at the wrong time, or from an address with too many.
 pub fn unavailable(shard: &Rc<Shard>, conn: &Rc<Conn>, refusal: UpgradeRefusal) {
     shard.metrics.upgrades_refused.of(refusal).increment(1);
     let body = match refusal {
         UpgradeRefusal::Draining => crate::drain::REASON,
         UpgradeRefusal::Starting => "relay starting",
+        UpgradeRefusal::AddressConnections => "too many connections from this address",
+        UpgradeRefusal::AddressRate => "too many new connections from this address",
         _ => "relay full",
+    };
+    let of_address = [
+        UpgradeRefusal::AddressConnections,
+        UpgradeRefusal::AddressRate,
+    ];
+    let status = if of_address.contains(&refusal) {
+        429
+    } else {
+        503
     };
     let extra = &[("Retry-After", RETRY_AFTER_SECONDS)];
     conn.finish_http(shard, |out| {
-        handshake::write_response(out, 503, TEXT, extra, body.as_bytes());
+        handshake::write_response(out, status, TEXT, extra, body.as_bytes());
     });
 }
 

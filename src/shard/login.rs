@@ -93,6 +93,7 @@ impl Drop for Attempt<'_> {
             connection = %self.conn.name(self.shard),
             shard = self.shard.id,
             peer = %self.conn.peer,
+            client = %self.conn.client.get(),
             outcome = line,
             duration_ms = self.started.elapsed().as_millis() as u64,
             "auth"

@@ -7,23 +7,29 @@
 //! | [`outbox`] | what waits to be written to one connection |
 //! | [`common`] | what all threads share, and the store's way to the shards |
 //! | [`conn`] | one connection: phase, queue, writer |
+//! | [`backlog`] | bounds of what waits to be written |
 //! | [`subs`] | its subscriptions: where history ends and live begins |
 //! | [`guard`] | a panic ends its connection and nothing else |
 //! | [`delivery`] | events on their way to the store, from it, and to subscribers |
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
 //! | [`history`] | REQ and COUNT: questions to the store |
+//! | [`readers`] | threads for the questions that would hold their shard |
 //! | [`login`] | AUTH: who a client is, and whether it is served |
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
+//! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
+//! | [`addresses`] | connections by address |
 //!
 //! Everything in [`Shard`] belongs to its thread. What threads share is in [`Common`]: settings,
 //! mailboxes, a few counters, and the store.
 
+pub mod addresses;
 pub mod admission;
+pub mod backlog;
 pub mod common;
 pub mod conn;
 pub mod delivery;
@@ -36,7 +42,9 @@ pub mod ingest;
 pub mod listener;
 pub mod login;
 pub mod mailbox;
+pub mod meter;
 pub mod outbox;
+pub mod readers;
 pub mod runtime;
 pub mod session;
 pub mod subs;
@@ -50,7 +58,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use rustix::thread::CpuSet;
 use slab::Slab;
@@ -67,13 +75,15 @@ use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
-use crate::store::Job;
 use crate::store::embedded::Reader;
+use crate::store::{Job, unix_seconds};
 use crate::ws::close;
+use addresses::{Client, Full};
 use admission::Admission;
 use common::Padded;
-use conn::Conn;
+use conn::{Conn, Signal};
 use outbox::Batch;
+use readers::Faults;
 use runtime::{Driver, Listener, Socket, Turns};
 
 pub use common::{Common, Mail};
@@ -90,6 +100,8 @@ pub struct Shard {
     pub metrics: ShardMetrics,
     /// Its view of the store.
     pub reader: Reader,
+    /// How often it waited for pages of the store.
+    pub faults: Faults,
     /// Its way to the history gate.
     pub history: Admission,
     /// Its way to the auth gate.
@@ -115,6 +127,12 @@ pub struct Shard {
     spares: RefCell<Vec<Batch>>,
     serial: Cell<u32>,
     unupgraded: Cell<usize>,
+    /// Bytes that wait to be written; see [`backlog`].
+    queued: Cell<usize>,
+    queued_published: Cell<usize>,
+    largest_published: Cell<usize>,
+    queued_step: usize,
+    relief: Signal,
 }
 
 /// Starts a shard's thread on `cpu`, with a listening socket of its own. `ready` is called on the
@@ -177,6 +195,7 @@ impl Shard {
             id,
             metrics: ShardMetrics::new(id),
             reader: common.store.reader(),
+            faults: Faults::default(),
             history: Admission::new(&common.gates, GateName::HistoryReads, id),
             auth: Admission::new(&common.gates, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
@@ -185,6 +204,7 @@ impl Shard {
             parse_bounds: ParseBounds {
                 filters_max: config.filters_max,
                 filter_values_max: config.filter_values_max,
+                values_per_filter_max: config.values_per_filter_max,
                 subid_length_max: config.subid_length_max,
             },
             turns: Turns::start(driver)?,
@@ -199,6 +219,11 @@ impl Shard {
             spares: RefCell::default(),
             serial: Cell::new(0),
             unupgraded: Cell::new(0),
+            queued: Cell::new(0),
+            queued_published: Cell::new(0),
+            largest_published: Cell::new(0),
+            queued_step: backlog::step(&config.outbox, config.shards),
+            relief: Signal::default(),
             config,
             common,
         });
@@ -211,6 +236,7 @@ impl Shard {
         self.listener.replace(Some(listener.clone()));
         runtime::spawn(listener::accept(self.clone(), listener));
         runtime::spawn(self.clone().sweep());
+        runtime::spawn(self.clone().keep_total());
         let gates = self.common.gates;
         runtime::spawn(gates.history.drive(self.id));
         runtime::spawn(gates.auth.drive(self.id));
@@ -236,6 +262,7 @@ impl Shard {
                     conn.close(self, CloseReason::Banned, code, "banned");
                 }
             }),
+            Mail::Relieve => self.relieve(),
             Mail::StopAccepting => self.stop_accepting(),
             Mail::Close(part) => self.start_closes(part),
         }
@@ -246,7 +273,12 @@ impl Shard {
             runtime::sleep(SWEEP_INTERVAL).await;
             let now = Instant::now();
             self.common.beat(self.id);
-            self.each_conn(|conn| conn.sweep(&self, now));
+            let mut largest = 0;
+            self.each_conn(|conn| {
+                conn.sweep(&self, now);
+                largest = largest.max(conn.counted_bytes.get());
+            });
+            self.publish_backlog(largest);
         }
     }
 
@@ -270,8 +302,7 @@ impl Shard {
 
     /// The time that events are dated by, in seconds since 1970.
     pub fn unix_seconds(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |since| since.as_secs())
+        unix_seconds()
     }
 
     /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.
@@ -313,6 +344,18 @@ impl Shard {
                 .increment(1);
             return;
         }
+        let now = Instant::now();
+        let table = self.common.addresses.as_ref();
+        let place = match table.map_or(Ok(None), |table| table.enter_socket(peer, now)) {
+            Ok(place) => place,
+            Err(full) => {
+                return self
+                    .metrics
+                    .upgrades_refused
+                    .of(full.refusal())
+                    .increment(1);
+            }
+        };
         let socket = match Socket::adopt(socket, self.driver) {
             Ok(socket) => socket,
             Err(error) => {
@@ -327,7 +370,8 @@ impl Shard {
                 return;
             }
         };
-        let conn = Conn::new(socket, peer, self.next_serial(), challenge, Instant::now());
+        let conn = Conn::new(socket, peer, self.next_serial(), challenge, now);
+        conn.set_place(place);
         let key = self.conns.borrow_mut().insert(conn.clone());
         conn.set_key(key as u32);
         self.unupgraded.set(self.unupgraded.get() + 1);
@@ -349,16 +393,31 @@ impl Shard {
     /// # Errors
     ///
     /// The reason for the client.
-    pub fn admit_upgrade(&self, conn: &Conn) -> Result<(), UpgradeRefusal> {
+    pub fn admit_upgrade(
+        &self,
+        conn: &Conn,
+        forwarded_for: Option<&str>,
+    ) -> Result<(), UpgradeRefusal> {
         match self.common.lifecycle.stage() {
             Stage::Ready => {}
             Stage::Starting => return Err(UpgradeRefusal::Starting),
             _ => return Err(UpgradeRefusal::Draining),
         }
+        let trusted = &self.config.trusted_proxies;
+        conn.client
+            .set(addresses::origin(conn.peer.ip(), forwarded_for, trusted));
+        let place = match &self.common.addresses {
+            Some(table) => {
+                let client = Client::of(conn.client.get());
+                Some(table.enter(client, Instant::now()).map_err(Full::refusal)?)
+            }
+            None => None,
+        };
         if self.common.open.fetch_add(1, Ordering::Relaxed) >= self.config.connections_max {
             self.common.open.fetch_sub(1, Ordering::Relaxed);
             return Err(UpgradeRefusal::Capacity);
         }
+        conn.set_place(place);
         conn.counted.set(true);
         self.unupgraded.set(self.unupgraded.get() - 1);
         self.metrics.connections.increment(1);
@@ -370,6 +429,7 @@ impl Shard {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.ended(conn);
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
+        conn.set_place(None);
         login::ended(self, conn);
         if conn.is_authenticated() {
             self.metrics.authenticated_active.decrement(1.0);
@@ -382,6 +442,7 @@ impl Shard {
                 connection = %conn.name(self),
                 shard = self.id,
                 peer = %conn.peer,
+                client = %conn.client.get(),
                 outcome = conn.ended_by().map_or("unknown", Label::as_label),
                 duration_ms = conn.age().as_millis() as u64,
                 "connection ended"

@@ -6,18 +6,23 @@
 //! write cost a tenth of sixteen writes.
 //!
 //! Invariant: the bytes on the wire are, for each piece in order, the small bytes up to
-//! `small_end` and then the event's. A live event's frame header and prefix are the last
+//! `small_end` and then the event's. Its event's frame header and prefix are the last
 //! `prefix_len` small bytes of its piece, and its closing bracket is the first small byte after,
-//! so that the queue can be cut down to its answers when the connection is being closed.
+//! so that events can be taken out of the queue, and out of the unwritten rest of a batch: the live
+//! ones when the connection is being closed, and those whose time has come (NIP-40). What one write
+//! names, up to [`WRITE_BYTES_MAX`] and an event, is on its way and stays.
 #![allow(unsafe_code)]
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::limits::{BATCH_PARTS_MAX, BATCH_SPARE_BYTES_MAX, EVENT_COPY_BYTES_MAX};
+use crate::limits::{
+    BATCH_PARTS_MAX, BATCH_SPARE_BYTES_MAX, EVENT_COPY_BYTES_MAX, WRITE_BYTES_MAX,
+};
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, SubId};
 use crate::shard::runtime::IoVecBuf;
+use crate::store::embedded::Row;
 use crate::ws::frame::{self, Opcode};
 
 /// An event as one shard's connections share it: one count per shard, so that deliveries on
@@ -69,9 +74,13 @@ impl Outbox {
     }
 
     /// Queues one event of a subscription, its stored JSON copied.
-    pub fn push_row(&mut self, sub: &SubId, json: &str) {
-        self.push_head(sub, json.len());
-        self.batch.small.extend_from_slice(json.as_bytes());
+    pub fn push_row(&mut self, sub: &SubId, row: Row<'_>) {
+        let start = self.batch.small.len();
+        self.push_head(sub, row.json.len());
+        self.batch.small.extend_from_slice(row.json.as_bytes());
+        if row.expires.is_some() {
+            self.batch.mark(start, row.expires, false, None);
+        }
         self.batch.small.push(b']');
     }
 
@@ -85,11 +94,8 @@ impl Outbox {
             self.batch.small.extend_from_slice(json.as_bytes());
         }
         // A copied event is marked like a shared one, so that a close can drop it all the same.
-        self.batch.pieces.push(Piece {
-            small_end: self.batch.small.len() as u32,
-            prefix_len: (self.batch.small.len() - start) as u32,
-            event: (!copied).then(|| event.clone()),
-        });
+        let shared = (!copied).then(|| event.clone());
+        self.batch.mark(start, event.expiration(), true, shared);
         self.batch.small.push(b']');
     }
 
@@ -105,21 +111,7 @@ impl Outbox {
 
     /// Drops the queued live events and keeps everything else. Returns how many were dropped.
     pub fn drop_live(&mut self) -> usize {
-        let dropped = self.batch.pieces.len();
-        if dropped == 0 {
-            return 0;
-        }
-        let old = std::mem::take(&mut self.batch);
-        let mut start = 0;
-        for piece in &old.pieces {
-            let end = (piece.small_end - piece.prefix_len) as usize;
-            self.batch.small.extend_from_slice(&old.small[start..end]);
-            // The bracket that closes this event's array goes with it.
-            start = piece.small_end as usize + 1;
-        }
-        self.batch.small.extend_from_slice(&old.small[start..]);
-        self.batch.bytes = self.batch.small.len();
-        dropped
+        self.batch.drop_pieces(0, |piece| piece.live)
     }
 
     /// Takes all that is queued, in `spare`'s memory for the next queue.
@@ -139,12 +131,25 @@ impl Outbox {
 /// Header bytes of a server's frame whose payload has up to 125 bytes.
 const SHORT_HEADER: usize = 2;
 
-#[derive(Default)]
+/// An event that may be dropped, and the small bytes before it.
 struct Piece {
     small_end: u32,
     prefix_len: u32,
+    /// Whether it came live, or out of the history.
+    live: bool,
+    /// In seconds since 1970, or [`NEVER`].
+    expires: u64,
+    /// Where its bytes are, unless they were copied.
     event: Option<Shared>,
 }
+
+impl Piece {
+    fn json(&self) -> &str {
+        self.event.as_ref().map_or("", |event| event.json())
+    }
+}
+
+const NEVER: u64 = u64::MAX;
 
 /// One vectored write: everything that was queued at one moment.
 #[derive(Default)]
@@ -154,6 +159,9 @@ pub struct Batch {
     bytes: usize,
     parts: Vec<libc::iovec>,
     first: usize,
+    whole: usize,
+    /// The first time at which an event in it expires.
+    expires: Option<u64>,
 }
 
 impl Batch {
@@ -180,6 +188,103 @@ impl Batch {
         self.bytes == 0
     }
 
+    /// Cuts what the kernel has not accepted yet down to the end of the frame under way and the
+    /// frames that are no live events. Returns how many live events were dropped.
+    pub fn cut_down(&mut self) -> usize {
+        self.cut(|piece| piece.live)
+    }
+
+    /// Takes out the events that have expired at `now`, in seconds since 1970, unless the kernel has
+    /// accepted some of their bytes. Returns how many. The clock is read only if there could be any.
+    pub fn drop_expired(&mut self, now: impl FnOnce() -> u64) -> usize {
+        let Some(first) = self.expires else { return 0 };
+        let now = now();
+        if now < first {
+            return 0;
+        }
+        let dropped = self.cut(|piece| piece.expires <= now);
+        let later = self.pieces.iter().map(|piece| piece.expires);
+        self.expires = later.filter(|at| *at > now && *at < NEVER).min();
+        dropped
+    }
+
+    /// Marks the small bytes from `start` on as those before an event's bytes.
+    fn mark(&mut self, start: usize, expires: Option<u64>, live: bool, event: Option<Shared>) {
+        let first = self.expires.into_iter().chain(expires).min();
+        self.expires = first;
+        self.pieces.push(Piece {
+            small_end: self.small.len() as u32,
+            prefix_len: (self.small.len() - start) as u32,
+            live,
+            expires: expires.unwrap_or(NEVER),
+            event,
+        });
+    }
+
+    fn cut(&mut self, goes: impl Fn(&Piece) -> bool) -> usize {
+        let dropped = self.drop_pieces(self.whole - self.bytes, goes);
+        if dropped > 0 {
+            self.parts.clear();
+            self.first = 0;
+            self.arm();
+        }
+        dropped
+    }
+
+    /// Drops the events that shall go and of which no byte is among the first `written` on the wire,
+    /// and those bytes. Nothing changes if there is no such event.
+    fn drop_pieces(&mut self, written: usize, goes: impl Fn(&Piece) -> bool) -> usize {
+        let mut kept = Vec::new();
+        // Where the next piece starts: on the wire, and in the small bytes.
+        let (mut wire, mut start) = (0, 0);
+        let mut keep = |kept: &mut Vec<u8>, bytes: &[u8]| {
+            let done = written.saturating_sub(wire).min(bytes.len());
+            kept.extend_from_slice(&bytes[done..]);
+            wire += bytes.len();
+            wire >= written
+        };
+        // By piece: where its small bytes end now, if all of it is still to be written.
+        let mut stays = Vec::new();
+        let mut dropped = 0;
+        for piece in &self.pieces {
+            let end = piece.small_end as usize;
+            let head = end - piece.prefix_len as usize;
+            let unwritten = keep(&mut kept, &self.small[start..head]);
+            // The bracket that closes this event's array goes with it.
+            start = end + 1;
+            if unwritten && goes(piece) {
+                dropped += 1;
+                stays.push(None);
+                continue;
+            }
+            keep(&mut kept, &self.small[head..end]);
+            if unwritten {
+                stays.push(Some(kept.len() as u32));
+            } else {
+                keep(&mut kept, piece.json().as_bytes());
+                stays.push(None);
+            }
+            keep(&mut kept, &self.small[end..start]);
+        }
+        if dropped == 0 {
+            return 0;
+        }
+        keep(&mut kept, &self.small[start..]);
+        let mut stays = stays.into_iter();
+        self.pieces
+            .retain_mut(|piece| match stays.next().flatten() {
+                Some(end) => {
+                    piece.small_end = end;
+                    true
+                }
+                None => false,
+            });
+        let shared = self.pieces.iter().map(|piece| piece.json().len());
+        self.bytes = kept.len() + shared.sum::<usize>();
+        self.small = kept;
+        dropped
+    }
+
     /// Empties the batch for its next use. Memory beyond what a usual burst needs is given back.
     pub fn clear(&mut self) {
         if self.small.capacity() > BATCH_SPARE_BYTES_MAX {
@@ -190,22 +295,38 @@ impl Batch {
         self.parts.clear();
         self.bytes = 0;
         self.first = 0;
+        self.whole = 0;
+        self.expires = None;
     }
 
-    /// Lays out the parts. From here on the batch's buffers do not change until it is cleared.
+    /// Lays out the parts. From here on the batch's buffers do not change until it is cleared or cut.
     fn arm(&mut self) {
+        self.whole = self.bytes;
         self.parts.reserve(2 * self.pieces.len() + 1);
         let mut start = 0;
         for piece in &self.pieces {
             let Some(event) = &piece.event else { continue };
             let end = piece.small_end as usize;
-            self.parts.push(part(&self.small[start..end]));
+            self.parts
+                .extend(self.small[start..end].chunks(WRITE_BYTES_MAX).map(part));
             self.parts.push(part(event.json().as_bytes()));
             start = end;
         }
-        if start < self.small.len() {
-            self.parts.push(part(&self.small[start..]));
-        }
+        self.parts
+            .extend(self.small[start..].chunks(WRITE_BYTES_MAX).map(part));
+    }
+
+    /// Parts of the next write: few enough for the kernel, and with the last of them its bytes
+    /// reach [`WRITE_BYTES_MAX`]. What one write names can no longer be dropped.
+    fn window(&self) -> usize {
+        let mut bytes = 0;
+        let rest = self.parts[self.first..].iter().take(BATCH_PARTS_MAX);
+        rest.take_while(|part| {
+            let fits = bytes < WRITE_BYTES_MAX;
+            bytes += part.iov_len;
+            fits
+        })
+        .count()
     }
 }
 
@@ -217,7 +338,8 @@ fn part(bytes: &[u8]) -> libc::iovec {
 }
 
 // SAFETY: the parts point into `small` and into events that `pieces` keep alive. Neither changes
-// between `arm` and `clear`, and moving the batch moves no heap memory, so the pointers stay valid
+// between `arm` and `clear` (or `cut_down`, which lays the parts out anew, and which only the batch's
+// owner can call: while the kernel reads, the batch is the operation's), and moving the batch moves no heap memory, so the pointers stay valid
 // while the kernel reads them. `first` is at most the number of parts.
 unsafe impl IoVecBuf for Batch {
     fn read_iovec_ptr(&self) -> *const libc::iovec {
@@ -225,129 +347,9 @@ unsafe impl IoVecBuf for Batch {
     }
 
     fn read_iovec_len(&self) -> usize {
-        (self.parts.len() - self.first).min(BATCH_PARTS_MAX)
+        self.window()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::nostr::testing::Author;
-
-    fn event(content: &str) -> Shared {
-        Rc::new(Arc::new(Author::new(1).note(1_700_000_000, content)))
-    }
-
-    fn frame(payload: &[u8]) -> Vec<u8> {
-        let (header, length) = frame::header(Opcode::Text, payload.len());
-        [&header[..length], payload].concat()
-    }
-
-    fn live_frame(event: &Shared) -> Vec<u8> {
-        frame(format!(r#"["EVENT","s",{}]"#, event.json()).as_bytes())
-    }
-
-    fn wire(batch: &Batch) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for part in &batch.parts[batch.first..] {
-            // SAFETY: the test holds the batch, whose parts are valid.
-            bytes.extend_from_slice(unsafe {
-                std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len)
-            });
-        }
-        bytes
-    }
-
-    fn sub() -> SubId {
-        SubId::new("s", 64).expect("a valid id")
-    }
-
-    #[test]
-    fn pieces_come_out_in_the_order_they_went_in() {
-        let (long, short) = (event(&"x".repeat(2_000)), event(""));
-        assert!(long.json().len() > EVENT_COPY_BYTES_MAX);
-        let mut outbox = Outbox::default();
-        outbox.push_text(|out| out.extend_from_slice(b"[\"EOSE\",\"s\"]"));
-        outbox.push_live(&sub(), &long);
-        outbox.push_live(&sub(), &short);
-        outbox.push_row(&sub(), "{}");
-        outbox.push_text(|out| out.extend_from_slice(&[b'y'; 300]));
-        outbox.push_live(&sub(), &long);
-        let expected = [
-            frame(b"[\"EOSE\",\"s\"]"),
-            live_frame(&long),
-            live_frame(&short),
-            frame(br#"["EVENT","s",{}]"#),
-            frame(&[b'y'; 300]),
-            live_frame(&long),
-        ]
-        .concat();
-        assert_eq!(outbox.bytes(), expected.len());
-        let batch = outbox.take(Batch::default());
-        assert_eq!(batch.bytes(), expected.len());
-        assert_eq!(wire(&batch), expected);
-        assert!(outbox.is_empty());
-    }
-
-    #[test]
-    fn a_close_drops_live_events_and_nothing_else() {
-        let (long, short) = (event(&"x".repeat(2_000)), event(""));
-        let mut outbox = Outbox::default();
-        outbox.push_live(&sub(), &short);
-        outbox.push_text(|out| out.extend_from_slice(b"first"));
-        outbox.push_live(&sub(), &long);
-        outbox.push_live(&sub(), &long);
-        outbox.push_row(&sub(), "{}");
-        outbox.push_live(&sub(), &short);
-        outbox.push_text(|out| out.extend_from_slice(b"last"));
-        assert_eq!(outbox.drop_live(), 4);
-        let expected = [
-            frame(b"first"),
-            frame(br#"["EVENT","s",{}]"#),
-            frame(b"last"),
-        ]
-        .concat();
-        assert_eq!(outbox.bytes(), expected.len());
-        assert_eq!(wire(&outbox.take(Batch::default())), expected);
-    }
-
-    #[test]
-    fn short_writes_go_on_where_they_stopped() {
-        let long = event(&"x".repeat(1_000));
-        let mut expected = Vec::new();
-        let mut outbox = Outbox::default();
-        for _ in 0..3 {
-            outbox.push_live(&sub(), &long);
-            expected.extend(live_frame(&long));
-        }
-        for step in [1, 7, 15, 1_000, 1_017, expected.len() - 1] {
-            let mut outbox_copy = Outbox::default();
-            for _ in 0..3 {
-                outbox_copy.push_live(&sub(), &long);
-            }
-            let mut batch = outbox_copy.take(Batch::default());
-            let mut sent = 0;
-            loop {
-                assert_eq!(wire(&batch), expected[sent..]);
-                let count = step.min(expected.len() - sent);
-                sent += count;
-                if batch.advance(count) {
-                    break;
-                }
-            }
-            assert_eq!(sent, expected.len());
-        }
-    }
-
-    #[test]
-    fn one_write_names_no_more_parts_than_the_kernel_takes() {
-        let long = event(&"x".repeat(1_000));
-        let mut outbox = Outbox::default();
-        for _ in 0..BATCH_PARTS_MAX {
-            outbox.push_live(&sub(), &long);
-        }
-        let batch = outbox.take(Batch::default());
-        assert_eq!(batch.read_iovec_len(), BATCH_PARTS_MAX);
-        assert!(batch.parts.len() > BATCH_PARTS_MAX);
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -273,8 +274,17 @@ impl Listener {
 /// Tasks that pause in the same turn share one operation: an eventfd that is always ready.
 pub struct Turns {
     waiting: RefCell<Vec<Waker>>,
+    /// Those of [`Turns::next_alone`], in the order they came.
+    alone: RefCell<VecDeque<Rc<Place>>>,
     turn: Cell<u64>,
     idle: RefCell<Option<Waker>>,
+}
+
+/// A place in the queue of [`Turns::next_alone`]; given up when only the queue holds it.
+#[derive(Default)]
+struct Place {
+    called: Cell<bool>,
+    waker: Cell<Option<Waker>>,
 }
 
 impl Turns {
@@ -289,6 +299,7 @@ impl Turns {
         let ready = TcpStream::from_std(std::net::TcpStream::from(ready))?;
         let turns = Rc::new(Turns {
             waiting: RefCell::new(Vec::new()),
+            alone: RefCell::default(),
             turn: Cell::new(0),
             idle: RefCell::new(None),
         });
@@ -305,9 +316,39 @@ impl Turns {
                 for waker in this.waiting.borrow_mut().drain(..) {
                     waker.wake();
                 }
+                this.call_one();
             }
         });
         Ok(turns)
+    }
+
+    /// Calls the first of those who want a turn of their own, and is still there.
+    fn call_one(&self) {
+        let mut places = self.alone.borrow_mut();
+        while let Some(place) = places.pop_front() {
+            if Rc::strong_count(&place) > 1 {
+                place.called.set(true);
+                return place.waker.take().map_or((), Waker::wake);
+            }
+        }
+    }
+
+    /// Waits for a turn that no other caller of this has: for work that takes so long that a turn
+    /// bears one of it. First come, first served.
+    pub async fn next_alone(&self) {
+        let place = Rc::new(Place::default());
+        self.alone.borrow_mut().push_back(place.clone());
+        poll_fn(|context| {
+            if place.called.get() {
+                return Poll::Ready(());
+            }
+            place.waker.set(Some(context.waker().clone()));
+            if let Some(idle) = self.idle.borrow_mut().take() {
+                idle.wake();
+            }
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Waits for the shard's next turn.
@@ -328,7 +369,7 @@ impl Turns {
 
     async fn somebody_waits(&self) {
         poll_fn(|context| {
-            if !self.waiting.borrow().is_empty() {
+            if !self.waiting.borrow().is_empty() || !self.alone.borrow().is_empty() {
                 return Poll::Ready(());
             }
             *self.idle.borrow_mut() = Some(context.waker().clone());
@@ -456,6 +497,36 @@ mod tests {
                 end
             });
             assert_eq!(end, 0);
+        }
+    }
+
+    #[test]
+    fn who_wants_a_turn_alone_gets_it_in_the_order_of_coming() {
+        for driver in drivers() {
+            let order = on_shard(driver, move || async move {
+                let turns = Turns::start(driver).expect("eventfd");
+                let order = Rc::new(RefCell::new(Vec::new()));
+                let given_up = Box::pin(turns.next_alone());
+                for number in 0..3 {
+                    let (turns, order) = (turns.clone(), order.clone());
+                    spawn(async move {
+                        for _ in 0..2 {
+                            turns.next_alone().await;
+                            order.borrow_mut().push((number, turns.turn.get()));
+                        }
+                    });
+                }
+                // Nobody waits for its place: it costs no turn.
+                drop(given_up);
+                while order.borrow().len() < 6 {
+                    turns.next().await;
+                }
+                order.take()
+            });
+            let numbers: Vec<_> = order.iter().map(|(number, _)| *number).collect();
+            assert_eq!(numbers, [0, 1, 2, 0, 1, 2]);
+            let alone = order.windows(2).all(|pair| pair[0].1 < pair[1].1);
+            assert!(alone, "{order:?}");
         }
     }
 }

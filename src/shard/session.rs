@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::limits::WRITES_IN_FLIGHT_MAX;
-use crate::metrics::{AuthOutcome, CloseReason, EventOutcome};
+use crate::metrics::{AuthOutcome, CloseReason, EventOutcome, MessageRefusal};
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, ClientMessage, MessageError};
 use crate::shard::conn::{Conn, Phase};
-use crate::shard::{Shard, history, hooks, http, ingest, login};
+use crate::shard::{Shard, history, hooks, http, ingest, login, meter};
 use crate::ws::close;
 use crate::ws::decoder::{Decoder, Fault, Item};
 use crate::ws::frame::{self, Opcode};
@@ -92,11 +92,11 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
         let length = head.len;
         match head.upgrade {
             Upgrade::WebSocket { key } if head.path() == "/" => {
-                if let Err(refusal) = shard.admit_upgrade(conn) {
+                if let Err(refusal) = shard.admit_upgrade(conn, head.forwarded_for) {
                     http::unavailable(shard, conn, refusal);
                     return false;
                 }
-                conn.opened(Instant::now(), shard.config.login_required());
+                conn.opened(Instant::now(), &shard.config);
                 conn.send(shard, |outbox| {
                     outbox.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
@@ -197,18 +197,27 @@ fn decode(
 
 fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
     match item {
-        Item::Text(text) => return message(shard, conn, text),
+        Item::Text(text) => {
+            return match conn.admit_message(&shard.config.rates, text.len()) {
+                Ok(()) => message(shard, conn, text),
+                Err(above) => meter::refuse(shard, conn, text, above),
+            };
+        }
         Item::Binary(_) => {
             let text = "messages are text";
             let code = Some(close::UNSUPPORTED_DATA);
             conn.close(shard, CloseReason::Protocol, code, text);
         }
         Item::Ping(payload) => {
+            conn.charge_message(&shard.config.rates, payload.len());
             conn.send(shard, |outbox| {
                 outbox.push_with(|out| frame::write_frame(out, Opcode::Pong, payload));
             });
         }
-        Item::Pong(_) => conn.ponged(),
+        Item::Pong(payload) => {
+            conn.charge_message(&shard.config.rates, payload.len());
+            conn.ponged();
+        }
         Item::Close { code, .. } => {
             conn.set_peer_done();
             conn.close(shard, CloseReason::Client, code, "");
@@ -235,13 +244,18 @@ fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {
         }
         Ok(ClientMessage::Auth(event)) => Flow::Login(Box::new(event)),
         Err(error) => {
+            if let MessageError::Sub { .. } | MessageError::Notice(_) = error {
+                let refused = shard.metrics.messages_refused.of(MessageRefusal::Malformed);
+                refused.increment(1);
+            }
             refuse(shard, conn, &error);
             Flow::Go
         }
     }
 }
 
-fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
+/// Answers a text that is no message.
+pub(super) fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
     match error {
         MessageError::Sub { sub, reason } => return history::closed(shard, conn, sub, reason),
         MessageError::Auth(_) => login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid),

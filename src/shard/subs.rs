@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use crate::live::SubKey;
-use crate::metrics::DropReason;
+use crate::metrics::CloseReason;
 use crate::nostr::message::{self, EoseHint, SubId};
 use crate::nostr::sealed;
 use crate::shard::Shard;
@@ -71,7 +71,9 @@ impl Conn {
             subs.pop();
         }
         drop(subs);
-        Some(self.forget_sub(shard, slot, sub))
+        let held = self.forget_sub(shard, slot, sub);
+        self.recount(shard);
+        Some(held)
     }
 
     /// Whether the subscription of this slot is still the one with this serial.
@@ -122,8 +124,11 @@ impl Conn {
             let mut outbox = self.outbox.borrow_mut();
             outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
             for (sequence, event) in &held {
+                // The history has the others.
                 let is_live = *sequence == EPHEMERAL || *sequence > sub.watermark;
-                if is_live && !shard.has_expired(event) {
+                if is_live && shard.has_expired(event) {
+                    self.count_expired(shard, 1);
+                } else if is_live {
                     outbox.push_live(&sub.id, event);
                     shard.metrics.events_delivered.increment(1);
                 }
@@ -172,10 +177,7 @@ impl Conn {
         for (slot, sub) in subs.into_iter().enumerate() {
             dropped += self.forget_sub(shard, slot, sub);
         }
-        shard
-            .metrics
-            .events_dropped
-            .of(DropReason::Closing)
-            .increment(dropped as u64);
+        let why = self.ended_by().unwrap_or(CloseReason::Lost);
+        self.count_dropped(shard, why, dropped);
     }
 }

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
@@ -67,15 +67,30 @@ pub struct Done {
     pub outcome: Outcome,
 }
 
-/// Why the store removed events by itself.
+/// Why the store removed an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// Their time had come (NIP-40).
+    /// A deletion request names it (NIP-09).
+    Deleted,
+    /// Its time had come (NIP-40).
     Expired,
-    /// Their author, or a gift wrap's addressee, has asked to vanish (NIP-62).
+    /// A newer version took its place (NIP-01).
+    Replaced,
+    /// Its author, or a gift wrap's addressee, has asked to vanish (NIP-62).
     Vanished,
-    /// No rule keeps them.
+    /// No rule keeps it.
     Retention,
+}
+
+impl Removal {
+    /// Every value, in the order of their numbers.
+    pub const ALL: [Removal; 5] = [
+        Removal::Deleted,
+        Removal::Expired,
+        Removal::Replaced,
+        Removal::Vanished,
+        Removal::Retention,
+    ];
 }
 
 /// Where outcomes go. Called on the writer's thread: it must not block for long.
@@ -88,10 +103,16 @@ pub trait CommitSink: Send + 'static {
         let _ = (duration, events);
     }
 
-    /// Told once a commit of the store's own that removed events, and how many.
+    /// Told once a commit, and once a reason, how many events it removed.
     fn removed(&mut self, why: Removal, events: usize) {
         let _ = (why, events);
     }
+}
+
+/// The time by which events are dated and expire, in seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// What kind of trouble a [`StoreError`] is.

@@ -8,7 +8,8 @@ use crate::common::raw;
 use crate::common::{Author, Launch, now, until};
 use crate::support::{AUTH, Hooks, Said, Visitor, agree, await_gauges, hooked, lines, login};
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
+    "client",
     "connection",
     "duration_ms",
     "level",
@@ -60,6 +61,9 @@ fn lines_have_the_documented_fields_and_nothing_secret() {
             .collect();
         assert_eq!(fields, BTreeSet::from(FIELDS), "{line}");
         assert_eq!(line["level"], "INFO");
+        // No proxy is trusted, so the client is the peer, without its port.
+        let peer: std::net::SocketAddr = line["peer"].as_str().unwrap().parse().unwrap();
+        assert_eq!(line["client"], peer.ip().to_string());
         assert!(
             line["duration_ms"].is_u64() && line["shard"].is_u64(),
             "{line}"

@@ -10,6 +10,7 @@ mod common;
 mod launchdarkly;
 
 mod access_log;
+mod cold;
 mod history;
 mod logins;
 mod moved;

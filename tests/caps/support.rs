@@ -1,14 +1,12 @@
 //! What these tests share: a relay under a provider, a client that logs in, gauges of one scrape.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use buzz_uring::limits;
 use serde_json::Value;
-use tempfile::TempDir;
 
+pub use crate::common::hooks::{Hooks, hooked};
 use crate::common::raw::{self, CLOSE, Frame, PING, PONG, Raw, TEXT};
 use crate::common::relay::metric_in;
 use crate::common::{Author, Launch, Relay, get, now, until};
@@ -47,49 +45,6 @@ pub fn of_environment(caps: &[(&str, &str)]) -> Launch {
     let launch = Launch::new().set("BUZZ_FEATURE_FLAGS_PROVIDER", "environment");
     caps.iter()
         .fold(launch, |launch, (variable, cap)| launch.set(variable, cap))
-}
-
-/// The file by which a relay is made slow or faulty while it runs.
-pub struct Hooks {
-    folder: TempDir,
-}
-
-impl Hooks {
-    pub fn new(settings: &[(&str, &str)]) -> Hooks {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let hooks = Hooks { folder };
-        hooks.set(settings);
-        hooks
-    }
-
-    /// What to put into `BUZZ_HOOKS_FILE`.
-    pub fn path(&self) -> PathBuf {
-        self.folder.path().join("hooks")
-    }
-
-    /// Replaces all that was set.
-    pub fn set(&self, settings: &[(&str, &str)]) {
-        let text = settings
-            .iter()
-            .fold(String::new(), |mut text, (key, value)| {
-                let _ = writeln!(text, "{key}={value}");
-                text
-            });
-        // Renamed over the old one: a relay that reads meanwhile sees the old or the new one.
-        let next = self.folder.path().join("next");
-        std::fs::write(&next, text).expect("a file");
-        std::fs::rename(next, self.path()).expect("a file");
-    }
-
-    /// Takes everything away.
-    pub fn clear(&self) {
-        self.set(&[]);
-    }
-}
-
-/// Adds the hooks file to a launch.
-pub fn hooked(launch: Launch, hooks: &Hooks) -> Launch {
-    launch.set("BUZZ_HOOKS_FILE", hooks.path().display())
 }
 
 /// A client that may log in.

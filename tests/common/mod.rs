@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub mod client;
 pub mod confine;
+pub mod hooks;
 pub mod raw;
 pub mod relay;
 

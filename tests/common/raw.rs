@@ -229,6 +229,26 @@ impl Raw {
         Ok(count > 0)
     }
 
+    /// Throws away what has come, without waiting. False at the end of the stream.
+    pub fn skip_received(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("an option");
+        let mut piece = [0; 16 << 10];
+        let open = loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => break false,
+                Ok(_) => {}
+                Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
+            }
+        };
+        self.stream.set_nonblocking(false).expect("an option");
+        open
+    }
+
+    /// Reads one byte, past all that was received. False at the end of the stream.
+    pub fn read_one(&mut self) -> io::Result<bool> {
+        Ok(self.stream.read(&mut [0])? > 0)
+    }
+
     /// The head of an answer; what follows it stays.
     pub fn answer_head(&mut self) -> Answer {
         let end = loop {

@@ -126,6 +126,12 @@ fn right_answers_are_counted() {
     assert_eq!(operations(&warmed), 100);
     let pinged = report(relay, 0, &["ping", "--rate", "1000", "--count", "50"]);
     assert_eq!(operations(&pinged), 50);
+    let scanned = report(relay, 0, &["scan", "--window", "2", "--count", "20"]);
+    assert_eq!(operations(&scanned), 20);
+    assert!(scanned["sections"][0]["counted"].as_u64() >= Some(100));
+    // One that counts too few is found out.
+    let short = toy::start(Fault::ShortPages);
+    report(short, 1, &["scan", "--count", "5"]);
 }
 
 #[test]

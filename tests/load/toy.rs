@@ -113,6 +113,15 @@ async fn serve(connection: usize, socket: TcpStream, state: Rc<RefCell<State>>) 
                 });
                 true
             }
+            "COUNT" => {
+                let fits = |event: &&Value| words[2..].iter().any(|filter| matches(event, filter));
+                let count = match state.fault {
+                    Fault::ShortPages => 0,
+                    _ => state.events.iter().filter(fits).count(),
+                };
+                let _ = sender.send(json!(["COUNT", words[1], {"count": count}]).to_string());
+                true
+            }
             "CLOSE" => {
                 state
                     .live

@@ -68,6 +68,11 @@ fn every_series_is_there_from_the_start_at_zero() {
             "outcome",
             &["stored", "ephemeral", "duplicate", "refused"][..],
         ),
+        (
+            "buzz_events_removed_total",
+            "reason",
+            &["deleted", "expired", "replaced", "vanished"],
+        ),
         ("buzz_queries_total", "kind", &["req", "count", "neg"]),
         ("buzz_query_seconds_count", "kind", &["req", "count", "neg"]),
         (

@@ -3,15 +3,19 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bounds;
 mod drivers;
 mod endpoints;
 mod events;
 mod folder;
+mod frames;
 mod http;
+mod rates;
 mod resources;
 mod secrets;
 mod settings;
 mod shutdown;
+mod slow;
 mod start;
 mod subscriptions;
 mod websocket;

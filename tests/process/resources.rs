@@ -105,7 +105,7 @@ async fn silent_sockets_leave_descriptors_to_those_who_need_them() {
 }
 
 /// A connection whose kernel takes little on its behalf.
-fn slow_socket(relay: std::net::SocketAddr) -> Raw {
+pub fn slow_socket(relay: std::net::SocketAddr) -> Raw {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
     socket.connect(&relay.into()).unwrap();
@@ -224,7 +224,7 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
 
 /// Memory that the process has allocated, in bytes. Pages of its program and of the store's file, which
 /// the kernel can take back, are not in it.
-fn anonymous_bytes(relay: &Relay) -> usize {
+pub fn anonymous_bytes(relay: &Relay) -> usize {
     let status = relay.proc_file("status");
     let line = status
         .lines()
@@ -276,7 +276,7 @@ async fn connections_of_all_kinds_leave_nothing_behind() {
 }
 
 /// Descriptors, without one that a scrape of ours may just have closed.
-fn settled_descriptors(relay: &Relay) -> usize {
+pub fn settled_descriptors(relay: &Relay) -> usize {
     (0..20)
         .map(|_| relay.descriptors())
         .min()

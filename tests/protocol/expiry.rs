@@ -49,7 +49,11 @@ async fn what_expires_is_not_served_from_that_second_on() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for filter in &filters {
-        assert_eq!(client.fetch(filter).await, [stays.clone()], "{filter}");
+        assert_eq!(
+            client.fetch(filter).await,
+            std::slice::from_ref(&stays),
+            "{filter}"
+        );
         assert_eq!(count(&mut client, filter).await, 1, "{filter}");
     }
     assert!(refused(&mut client, &event).await.starts_with("invalid: "));

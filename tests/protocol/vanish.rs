@@ -14,7 +14,7 @@ async fn a_key_that_vanishes_leaves_nothing_and_its_past_stays_away() {
     let until = time - 10;
     let (a, b) = (ada.pubkey_hex(), ben.pubkey_hex());
     let wrap = |to: &str, age: u64| ben.json(until - age, 1_059, &[&["p", to]], "");
-    let past = vec![
+    let past = [
         ada.json::<&str>(until, 1, &[], "the last second counts"),
         ada.json::<&str>(until - 5, 0, &[], "{}"),
         ada.json(until - 6, 30_023, &[&["d", "x"]], ""),

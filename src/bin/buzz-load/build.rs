@@ -18,6 +18,7 @@ use crate::publish::Publish;
 use crate::query::{Check, Query};
 use crate::questions::{self, By, Question};
 use crate::rush::Rush;
+use crate::scan::Scan;
 use crate::schedule::{Nanos, Pace, Schedule};
 
 /// A run to be made.
@@ -157,6 +158,7 @@ pub fn plan(name: &str, given: &Given<'_>, url: &str, pids: &[u32]) -> io::Resul
                 Box::new(Login::new(schedule(count), connections, window, logins))
             }
         }
+        "scan" => Box::new(Scan::new(schedule(count), connections, window)),
         "ping" => Box::new(Ping::new(schedule(count), connections)),
         _ => {
             plan.works = mixed::works(given, end.unwrap_or(0))?;

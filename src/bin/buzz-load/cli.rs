@@ -162,6 +162,18 @@ fn workloads() -> Vec<Command> {
             .conflicts_with_all(["fresh", "rate", "count", "warmup"]),
         ])
         .args([floor_flag("one signature check")]);
+    let scan = relay(
+        Command::new("scan")
+            .about("COUNTs that must look at every event, to see what else goes on meanwhile"),
+    )
+    .args([
+        connections("1"),
+        window("1"),
+        rate(),
+        count("none"),
+        seconds("5"),
+        warmup("0"),
+    ]);
     let ping = relay(
         Command::new("ping")
             .about("WebSocket pings, to see how long a shard is busy with other things"),
@@ -202,7 +214,7 @@ fn workloads() -> Vec<Command> {
         ),
     ]);
     vec![
-        publish, seed, query, fanout, idle, accept, login, ping, mixed,
+        publish, seed, query, fanout, idle, accept, login, scan, ping, mixed,
     ]
 }
 

@@ -27,6 +27,7 @@ mod questions;
 mod report;
 mod run;
 mod rush;
+mod scan;
 mod schedule;
 mod usage;
 mod wire;

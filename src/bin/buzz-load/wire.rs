@@ -22,6 +22,8 @@ pub enum Message<'a> {
         accepted: bool,
         reason: &'a [u8],
     },
+    /// The answer to a COUNT.
+    Count { sub: &'a [u8], count: u64 },
     /// A challenge.
     Auth { challenge: &'a [u8] },
     /// A message to humans.
@@ -74,6 +76,15 @@ fn scan(text: &[u8]) -> Option<Message<'_>> {
                 .unwrap_or_default();
             Message::Closed { sub, reason }
         }
+        b"COUNT" => {
+            at.expect(b',')?;
+            let sub = at.string()?;
+            at.expect(b',')?;
+            Message::Count {
+                sub,
+                count: number(value_of(at.rest, b"\"count\"")?)?,
+            }
+        }
         b"AUTH" => {
             at.expect(b',')?;
             Message::Auth {
@@ -111,12 +122,16 @@ pub fn event_id(event: &[u8]) -> Option<ShortId> {
 
 /// An event's time, in seconds.
 pub fn event_time(event: &[u8]) -> Option<u64> {
-    let value = value_of(event, b"\"created_at\"")?;
-    let digits = value
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
+    number(value_of(event, b"\"created_at\"")?)
+}
+
+/// The digits that `text` begins with.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    std::str::from_utf8(&text[..digits.count()])
+        .ok()?
+        .parse()
+        .ok()
 }
 
 /// What follows `key` and its colon; a string that equals the key is passed over.

@@ -24,7 +24,7 @@ fn event(id: u8, author: u8, kind: u16, created_at: u64, tags: &[(char, String)]
     .expect("an event")
 }
 
-fn filters(texts: &[&str]) -> Rc<[Filter]> {
+fn filters(texts: &[&str]) -> Arc<[Filter]> {
     texts
         .iter()
         .map(|text| Filter::parse(text, 100_000).expect("a filter"))
@@ -261,7 +261,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 /// What subscriptions are, without any cleverness.
-type Model = Vec<(u64, Rc<[Filter]>)>;
+type Model = Vec<(u64, Arc<[Filter]>)>;
 
 fn check_history(steps: Vec<Step>, mask: Key) -> Result<(), TestCaseError> {
     let mut subscriptions = Subscriptions::with_keys(Keys::with_mask(mask));
@@ -269,8 +269,8 @@ fn check_history(steps: Vec<Step>, mask: Key) -> Result<(), TestCaseError> {
     for (number, step) in steps.into_iter().enumerate() {
         match step {
             Step::Insert(filters) => {
-                let filters: Rc<[Filter]> = filters.into();
-                model.push((number as u64, Rc::clone(&filters)));
+                let filters: Arc<[Filter]> = filters.into();
+                model.push((number as u64, Arc::clone(&filters)));
                 subscriptions.insert(SubKey(number as u64), filters);
             }
             Step::Remove(_) if model.is_empty() => prop_assert!(!subscriptions.remove(SubKey(0))),

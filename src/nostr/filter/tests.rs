@@ -6,6 +6,18 @@ fn parse(text: &str) -> Result<Filter, String> {
 }
 
 #[test]
+fn a_long_tag_value_is_no_value() {
+    let with =
+        |length: usize| Filter::parse(&format!("{{\"#t\":[\"{}\"]}}", "x".repeat(length)), 9);
+    assert!(with(FILTER_VALUE_BYTES_MAX).is_ok());
+    let reason = with(FILTER_VALUE_BYTES_MAX + 1).unwrap_err().to_string();
+    assert_eq!(
+        reason,
+        "invalid: tag values must be strings of at most 1024 bytes"
+    );
+}
+
+#[test]
 fn every_field_is_read_sorted_and_without_repetition() {
     let (low, high) = ("0".repeat(64), "f".repeat(64));
     let filter = parse(&format!(
@@ -78,11 +90,11 @@ fn unclear_filters_are_refused() {
         ),
         (
             "{\"#t\":[1]}".to_owned(),
-            "invalid: tag values must be strings",
+            "invalid: tag values must be strings of at most 1024 bytes",
         ),
         (
             "{\"#t\":\"x\"}".to_owned(),
-            "invalid: tag values must be strings",
+            "invalid: tag values must be strings of at most 1024 bytes",
         ),
         (
             "{\"kinds\":[-1]}".to_owned(),

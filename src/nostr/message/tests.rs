@@ -125,6 +125,7 @@ fn filters_and_values_are_bounded_over_a_whole_message() {
     let bounds = ParseBounds {
         filters_max: 2,
         filter_values_max: 4,
+        values_per_filter_max: 3,
         subid_length_max: 8,
     };
     let parse = |text: &str| ClientMessage::parse(text, &bounds);
@@ -136,8 +137,10 @@ fn filters_and_values_are_bounded_over_a_whole_message() {
     let values = reason(r#"["REQ","s",{"kinds":[1,2]},{"kinds":[1,2,3]}]"#);
     assert_eq!(values, "invalid: too many values in filters");
     // Repeated values cost as they come.
-    let values = reason(r##"["REQ","s",{"#t":["a","a","a","a","a"]}]"##);
+    let values = reason(r##"["REQ","s",{"#t":["a","a","a"]},{"#t":["a","a"]}]"##);
     assert_eq!(values, "invalid: too many values in filters");
+    let values = reason(r##"["REQ","s",{"kinds":[1,2],"#t":["a","a"]}]"##);
+    assert_eq!(values, "invalid: too many values in a filter");
     assert_eq!(
         reason(r#"["REQ","s",{},{},{}]"#),
         "invalid: too many filters"

@@ -19,7 +19,7 @@ use super::{deletion, store_error};
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
-use crate::store::{Outcome, StoreError, StoreErrorKind};
+use crate::store::{CommitSink, Outcome, Removal, StoreError, StoreErrorKind};
 
 /// Buffers that outlive a group, so that a commit allocates nothing in steady state.
 #[derive(Default)]
@@ -31,6 +31,21 @@ pub struct Scratch {
     removed: Vec<bool>,
     /// Events that the group adds and removes, in its order.
     pub(super) changes: Vec<Change>,
+    /// Events removed, by why.
+    removals: [usize; Removal::ALL.len()],
+}
+
+impl Scratch {
+    /// Says, once, what the last group removed. To be called after its commit has succeeded.
+    pub fn report(&mut self, sink: &mut impl CommitSink) {
+        let removals = std::mem::take(&mut self.removals);
+        for why in Removal::ALL {
+            match removals[why as usize] {
+                0 => {}
+                events => sink.removed(why, events),
+            }
+        }
+    }
 }
 
 /// An index entry to write: its key and value lie one after the other in [`Scratch::bytes`].
@@ -70,6 +85,7 @@ impl<'t, 's> Group<'t, 's> {
         scratch.entries.clear();
         scratch.removed.clear();
         scratch.changes.clear();
+        scratch.removals = Default::default();
         Ok(Group {
             tables,
             txn,
@@ -212,7 +228,8 @@ impl<'t, 's> Group<'t, 's> {
         }
         let old = self.tables.event(&self.txn, seq).map_err(Fail::Event)?;
         let old = old.ok_or(Fail::Event(layout::corrupt("an address without its event")))?;
-        self.remove(&old, seq).map_err(Fail::Group)?;
+        self.remove(&old, seq, Removal::Replaced)
+            .map_err(Fail::Group)?;
         Ok(true)
     }
 
@@ -224,6 +241,7 @@ impl<'t, 's> Group<'t, 's> {
             entries,
             removed,
             changes,
+            ..
         } = &mut *self.scratch;
         record.clear();
         layout::push_record(record, event);
@@ -263,7 +281,12 @@ impl<'t, 's> Group<'t, 's> {
     }
 
     /// Removes a stored event and the version of its address that it is.
-    pub(super) fn erase(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
+    pub(super) fn erase(
+        &mut self,
+        event: &Event,
+        seq: u64,
+        why: Removal,
+    ) -> Result<(), StoreError> {
         let d = match event.class() {
             Class::Replaceable => Some(""),
             Class::Addressable => Some(event.d_tag()),
@@ -277,12 +300,13 @@ impl<'t, 's> Group<'t, 's> {
                 address.delete(&mut self.txn, &key).map_err(store_error)?;
             }
         }
-        self.remove(event, seq)
+        self.remove(event, seq, why)
     }
 
-    fn remove(&mut self, event: &Event, seq: u64) -> Result<(), StoreError> {
+    fn remove(&mut self, event: &Event, seq: u64, why: Removal) -> Result<(), StoreError> {
         self.changed = true;
         self.scratch.changes.push(Change::of(event, false));
+        self.scratch.removals[why as usize] += 1;
         if let Some(expires) = event.expiration() {
             self.tables
                 .expiry

@@ -21,7 +21,7 @@ use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
 use crate::nostr::sealed;
-use crate::store::StoreError;
+use crate::store::{Removal, StoreError};
 
 /// Why an event may not come in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -154,7 +154,7 @@ impl Group<'_, '_> {
             if !may_take_back(&event, request.pubkey()) {
                 return Ok(());
             }
-            self.erase(&event, seq)?;
+            self.erase(&event, seq, Removal::Deleted)?;
         }
         let key = layout::deleted_id_key(request.pubkey(), id);
         self.take_back(&key, request.created_at())
@@ -168,7 +168,7 @@ impl Group<'_, '_> {
             if created_at <= request.created_at()
                 && let Some(event) = self.tables.sound_event(&self.txn, seq)?
             {
-                self.erase(&event, seq)?;
+                self.erase(&event, seq, Removal::Deleted)?;
             }
         }
         self.take_back(&layout::deleted_address_key(&key), request.created_at())

@@ -8,7 +8,7 @@ use super::layout;
 use super::store_error;
 use super::tables::Tables;
 use super::upkeep::Share;
-use crate::store::StoreError;
+use crate::store::{Removal, StoreError};
 
 /// Whether the time of any event has come at `now`, in seconds since 1970.
 pub fn is_due(tables: &Tables, now: u64) -> Result<bool, StoreError> {
@@ -36,7 +36,7 @@ impl Group<'_, '_> {
             // One that cannot be read back stays; its time is forgotten, or it would be the first for
             // ever.
             if let Some(event) = self.tables.sound_event(&self.txn, seq)? {
-                self.erase(&event, seq)?;
+                self.erase(&event, seq, Removal::Expired)?;
                 share.take(&event);
             }
             let key = layout::expiry_key(expires, seq);

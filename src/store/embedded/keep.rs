@@ -28,8 +28,8 @@ use super::tables::Tables;
 use super::upkeep::Share;
 use crate::nostr::event::Event;
 use crate::nostr::reason::{Prefix, Reason};
-use crate::store::StoreError;
 use crate::store::retention::{Retention, Rule, is_request};
+use crate::store::{Removal, StoreError};
 
 /// Where an event is in the order of answers: the later, the older; of one second the higher id.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -316,7 +316,7 @@ impl Group<'_, '_> {
             }
             match self.tables.sound_event(&self.txn, seq)? {
                 Some(event) => {
-                    self.erase(&event, seq)?;
+                    self.erase(&event, seq, Removal::Retention)?;
                     removed[rule] += 1;
                     share.take(&event);
                 }

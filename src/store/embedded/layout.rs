@@ -350,12 +350,12 @@ pub fn record_json(record: &[u8]) -> Result<&str, StoreError> {
         .ok_or(corrupt("an event"))
 }
 
-/// Whether the event of a record has expired at `now`, in seconds since 1970 (NIP-40).
+/// When the event of a record expires, in seconds since 1970 (NIP-40).
 #[inline]
-pub fn record_has_expired(record: &[u8], now: u64) -> bool {
+pub fn record_expires(record: &[u8]) -> Option<u64> {
     match record {
-        [FORMAT_EXPIRES, rest @ ..] if rest.len() >= 8 => number(&rest[..8]) <= now,
-        _ => false,
+        [FORMAT_EXPIRES, rest @ ..] if rest.len() >= 8 => Some(number(&rest[..8])),
+        _ => None,
     }
 }
 

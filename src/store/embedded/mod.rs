@@ -14,12 +14,11 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use heed::MdbError;
 
 use super::retention::Retention;
-use super::{CommitSink, Job, StoreError, StoreErrorKind};
+use super::{CommitSink, Job, StoreError, StoreErrorKind, unix_seconds};
 
 mod access;
 mod apply;
@@ -51,6 +50,7 @@ pub use deletion::Gone;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
 pub use size::Usage;
+pub use tables::Row;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
@@ -210,11 +210,6 @@ impl fmt::Debug for Embedded {
             .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
-}
-
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// LMDB's error as ours.

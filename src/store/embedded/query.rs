@@ -26,6 +26,7 @@ use super::layout::{self, Entry};
 use super::merge::{Step, View};
 use super::reader::Reader;
 use super::source::Source;
+use super::tables::Row;
 use crate::limits::{HINT_ENTRIES_MAX, SCAN_CLOCK_ENTRIES};
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
@@ -124,6 +125,16 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         budget: &Budget,
         sink: &mut dyn FnMut(&str),
     ) -> Result<Progress, StoreError> {
+        self.slice_rows(reader, budget, &mut |row| sink(row.json))
+    }
+
+    /// As [`slice`](Self::slice), for one who keeps rows for a while: they come with their times.
+    pub fn slice_rows(
+        &mut self,
+        reader: &Reader,
+        budget: &Budget,
+        sink: &mut dyn FnMut(Row<'_>),
+    ) -> Result<Progress, StoreError> {
         let txn = reader.txn()?;
         let mut view = View::new(reader.tables(), &txn);
         let mut meter = Meter::new(budget);
@@ -165,25 +176,25 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         seq: u64,
         view: &View<'_>,
         meter: &mut Meter,
-        sink: &mut dyn FnMut(&str),
+        sink: &mut dyn FnMut(Row<'_>),
     ) -> Result<bool, StoreError> {
         let given = !self.given.is_empty() && self.given.contains(&seq);
         // What the index leaves open is open for an event given before, too: only what this filter
         // asks for counts towards its limit.
         if !given || self.scan.needs_event() {
             meter.entry();
-            let Some(json) = view.tables.json_at(view.txn, seq, meter.now)? else {
+            let Some(row) = view.tables.row_at(view.txn, seq, meter.now)? else {
                 return Ok(true);
             };
-            if !self.scan.event_matches(json)? {
+            if !self.scan.event_matches(row.json)? {
                 return Ok(true);
             }
             if !given {
-                if !meter.has_room(json.len()) {
+                if !meter.has_room(row.json.len()) {
                     return Ok(false);
                 }
-                sink(json);
-                meter.bytes(json.len());
+                sink(row);
+                meter.bytes(row.json.len());
                 self.beyond.retain(|beyond| *beyond != seq);
                 if self.scan.is_more_than_last() {
                     self.given.insert(seq);

@@ -96,7 +96,8 @@ impl Reader {
         {
             let (key, record) = record.map_err(store_error)?;
             let seq = layout::number(key.get(..8).ok_or(layout::corrupt("an event's key"))?);
-            if !layout::record_has_expired(record, budget.now) {
+            let expires = layout::record_expires(record);
+            if expires.is_none_or(|expires| budget.now < expires) {
                 let json = layout::record_json(record)?;
                 each(seq, json);
                 meter.bytes(json.len());

@@ -24,6 +24,15 @@ use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN};
 use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
+/// An event as it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// Its JSON.
+    pub json: &'a str,
+    /// When it expires, in seconds since 1970 (NIP-40). `None`: never.
+    pub expires: Option<u64>,
+}
+
 /// A database of this store: bytes to bytes.
 pub type Table = Database<'static, Bytes, Bytes>;
 
@@ -169,13 +178,28 @@ impl Tables {
         seq: u64,
         now: u64,
     ) -> Result<Option<&'t str>, StoreError> {
+        let row = self.row_at(txn, seq, now)?;
+        Ok(row.map(|row| row.json))
+    }
+
+    /// As [`json_at`](Self::json_at), with the time at which the event expires.
+    #[inline]
+    pub fn row_at<'t>(
+        &self,
+        txn: &'t RoTxn<'_>,
+        seq: u64,
+        now: u64,
+    ) -> Result<Option<Row<'t>>, StoreError> {
         let record = self.events.get(txn, &seq.to_be_bytes());
-        match record.map_err(store_error)? {
-            Some(record) if now == 0 || !layout::record_has_expired(record, now) => {
-                layout::record_json(record).map(Some)
-            }
-            _ => Ok(None),
+        let Some(record) = record.map_err(store_error)? else {
+            return Ok(None);
+        };
+        let expires = layout::record_expires(record);
+        if now > 0 && expires.is_some_and(|expires| expires <= now) {
+            return Ok(None);
         }
+        let json = layout::record_json(record)?;
+        Ok(Some(Row { json, expires }))
     }
 
     /// The whole event. `None`: it is not, or no longer, stored, or cannot be read back.

@@ -20,7 +20,7 @@ use crate::limits::{
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
 use crate::store::retention::Retention;
-use crate::store::{CommitSink, Done, Removal, StoreError};
+use crate::store::{CommitSink, Done, StoreError};
 
 /// What one commit may still remove.
 pub struct Share {
@@ -219,7 +219,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
         match expire(tables, scratch, now, Share::part(self.halvings)) {
             Ok(all) => {
                 self.expiring = !all;
-                self.commit(scratch, Removal::Expired, sink);
+                self.commit(scratch, sink);
             }
             Err(error) => {
                 let what = "expired events could not be removed, trying again";
@@ -246,7 +246,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
                     answers.extend(erasure.done.take());
                     self.erasures.pop_front();
                 }
-                self.commit(scratch, Removal::Vanished, sink);
+                self.commit(scratch, sink);
             }
             Err(error) => {
                 erasure.rewind();
@@ -288,7 +288,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
         }
         let share = Share::part(self.halvings);
         match retain(tables, scratch, &mut self.keeper, now, share) {
-            Ok(_) => self.commit(scratch, Removal::Retention, sink),
+            Ok(_) => self.commit(scratch, sink),
             Err(error) => {
                 self.keeper.undo();
                 let what = "events past their retention could not be removed, trying again";
@@ -299,11 +299,10 @@ impl<C: Fn() -> u64> Upkeep<C> {
     }
 
     /// After a commit that has succeeded.
-    fn commit(&mut self, scratch: &Scratch, why: Removal, sink: &mut impl CommitSink) {
+    fn commit(&mut self, scratch: &mut Scratch, sink: &mut impl CommitSink) {
         self.keeper.follow(&scratch.changes);
         self.halvings = self.halvings.saturating_sub(1);
-        let removed = scratch.changes.iter().filter(|change| !change.added);
-        sink.removed(why, removed.count());
+        scratch.report(sink);
     }
 
     /// After a commit that has failed: if it found no room, a smaller share may. Else gives the error.

@@ -22,7 +22,7 @@ use super::tables::Tables;
 use super::upkeep::Share;
 use crate::nostr::event::Event;
 use crate::nostr::kind;
-use crate::store::{Done, Outcome, StoreError};
+use crate::store::{Done, Outcome, Removal, StoreError};
 
 /// A removal under way.
 pub struct Erasure {
@@ -191,7 +191,7 @@ impl Group<'_, '_> {
             }
             // One that cannot be read back has no entries that could be found; it is not served.
             if let Some(event) = self.tables.sound_event(&self.txn, entry.seq)? {
-                self.erase(&event, entry.seq)?;
+                self.erase(&event, entry.seq, Removal::Vanished)?;
                 share.take(&event);
             }
         }

@@ -188,6 +188,7 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
                     self.sink.commit_took(start.elapsed(), stored);
                 }
                 self.upkeep.follow(&self.scratch);
+                self.scratch.report(&mut self.sink);
             }
             Err(error) if error.may_fit_in_parts() && group.len() > 1 => {
                 let mut second = group.split_off(group.len() / 2);

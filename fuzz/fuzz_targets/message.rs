@@ -1,0 +1,6 @@
+#![no_main]
+
+use buzz_uring_fuzz::entries;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| entries::message(data));
