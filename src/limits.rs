@@ -422,6 +422,12 @@ pub const CONTROL_ANSWER_BYTES_MAX: u64 = 1 << 20;
 pub const ACCESS_KEYS_MAX: usize = 1_000;
 /// Bytes of such a request.
 pub const ACCESS_REQUEST_BYTES_MAX: usize = 128 << 10;
+/// Bytes of a request to make a backup: a path, escaped.
+pub const BACKUP_REQUEST_BYTES_MAX: usize = 32 << 10;
+/// Time between two words of a relay on how far a backup is.
+pub const BACKUP_TELL: Duration = Duration::from_millis(500);
+/// Silence of a relay that makes a backup after which the command line gives up.
+pub const BACKUP_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Entries of the access lists in one answer of the control socket.
 pub const ACCESS_PAGE_ENTRIES_MAX: usize = 1_000;
 /// Bytes of one of those entries, as JSON.

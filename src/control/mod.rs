@@ -10,12 +10,14 @@ use crate::metrics::Metrics;
 
 pub mod access;
 pub mod admin;
+pub mod backup;
 mod bounded;
 pub mod caps;
 pub mod command;
 pub mod logs;
 pub mod notify;
 pub mod pages;
+pub mod reach;
 pub mod refresh;
 pub mod remembered;
 pub mod signals;

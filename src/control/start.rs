@@ -13,11 +13,13 @@ use serde_json::{Map, Value, json};
 
 use super::access;
 use super::admin::{self, Admin, Sources, Status};
+use super::backup;
 use super::caps::GateControl;
 use super::command;
 use super::logs::Logs;
 use super::notify::Manager;
 use super::pages::pages;
+use super::reach::store_options;
 use super::refresh::{Refresh, Shown};
 use super::remembered::Remembered;
 use super::signals::{Signals, StopRequest};
@@ -27,15 +29,13 @@ use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
-use crate::limits::{
-    HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
-};
+use crate::limits::{HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK};
 use crate::metrics::{self, Metrics};
 use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
 use crate::shard::runtime::Driver;
 use crate::shard::{self, Common};
-use crate::store::embedded::{Embedded, EmbeddedOptions, OpenError};
+use crate::store::embedded::{Embedded, OpenError};
 
 /// Why the relay did not start. Each says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -99,12 +99,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK)) {
         return Ok(EXIT_CLEAN);
     }
-    let store = Embedded::open(&EmbeddedOptions {
-        dir: config.data_dir.clone(),
-        map_bytes: STORE_MAP_BYTES_DEFAULT,
-        readers_max: STORE_READERS_DEFAULT,
-    })
-    .map_err(|source| StartError::Store {
+    let store = Embedded::open(&store_options(&config)).map_err(|source| StartError::Store {
         dir: config.data_dir.display().to_string(),
         source,
     })?;
@@ -116,6 +111,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     let lifecycle = Lifecycle::new();
     let pages = pages(&config);
     let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
+    store.retain(common.config.retention.clone());
     store.start_writer(common.sink());
     let caps = Arc::new(GateControl::new(common.gates));
     let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
@@ -158,6 +154,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
             commands
                 .clone()
                 .merge(access::router(common.clone()))
+                .merge(backup::router(common.clone()))
                 .merge(admin::status_router(sources.clone())),
         )
         .map_err(system("cannot serve the control socket"))?;
@@ -361,6 +358,10 @@ impl Status for RelayStatus {
 
     fn before_scrape(&self) {
         self.caps.show();
+        // A store that cannot be read says so elsewhere; its last figures stand meanwhile.
+        if let Ok(usage) = self.common.store.usage() {
+            metrics::show_store(usage.used_bytes, usage.free_bytes, usage.events_max);
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
-use crate::nostr::kind;
+use crate::nostr::kind::{self, Class};
 
 /// Which events are kept, for how long, and how many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,10 +81,10 @@ impl Retention {
     }
 
     /// Whether an event of `kind` and `created_at` would be too old at `now`, both in seconds since
-    /// 1970, and so be removed at once. Requests to delete and to vanish never are: they have done
-    /// their work by then.
+    /// 1970, and so be removed at once. Requests to delete and to vanish never are: they have work to
+    /// do; nor are ephemeral events, which are not kept at all.
     pub fn refuses(&self, kind: u16, created_at: u64, now: u64) -> bool {
-        if is_request(kind) {
+        if is_request(kind) || Class::of(kind) == Class::Ephemeral {
             return false;
         }
         let age = self.rule_of(kind).and_then(|rule| self.rules[rule].age);
@@ -165,6 +165,8 @@ mod tests {
         assert!(!retention.refuses(1, 900, 1_000));
         assert!(retention.refuses(1, 899, 1_000));
         assert!(!retention.refuses(2, 0, 1_000));
+        let all = Retention::new(vec![rule(&[0..=u16::MAX], Some(100), None)]).expect("rules");
+        assert!(all.refuses(19_999, 0, 1_000) && !all.refuses(20_000, 0, 1_000));
         assert!(!retention.refuses(1, u64::MAX, 1_000));
         assert!(Retention::default().is_idle() && !Retention::default().refuses(1, 0, 1_000));
     }

@@ -1,28 +1,23 @@
 //! `buzz-uring access`: the command line's side of the access lists.
 //!
-//! A running relay is asked over its control socket. If none answers, the store is opened here,
-//! which takes the folder's lock: so the two ways can never be taken at once, and a socket that is
-//! left while the lock is free is nobody's. Who holds the lock without answering is starting or
-//! ending, most likely, and is tried again for a bounded time.
+//! A running relay is asked over its control socket; else the store is opened here, see `reach`.
 
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
 use super::{Edit, Edited, Entry, PATH, Page};
 use crate::cli::{Access, AccessVerb};
-use crate::config::{Config, StoreKind};
-use crate::control::{runtime, signals, socket};
+use crate::config::Config;
+use crate::control::reach::{Missing, ReachError, Way, reach};
+use crate::control::socket;
 use crate::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
-use crate::limits::{
-    ACCESS_ANSWER_WAIT, ACCESS_KEYS_MAX, ACCESS_REACH_PAUSE, ACCESS_REACH_WAIT,
-    CONTROL_ANSWER_BYTES_MAX, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
-};
+use crate::limits::{ACCESS_ANSWER_WAIT, ACCESS_KEYS_MAX, CONTROL_ANSWER_BYTES_MAX};
 use crate::nostr::key::{KeyError, PublicKey};
 use crate::store::StoreError;
-use crate::store::embedded::{Embedded, EmbeddedOptions, List, OpenError};
+use crate::store::embedded::List;
 
 /// Why nothing, or not all, was done.
 #[derive(Debug, thiserror::Error)]
@@ -35,34 +30,9 @@ pub enum AccessError {
         /// What is wrong with it.
         error: KeyError,
     },
-    /// The lists are in a database, which only the relay opens.
-    #[error("with BUZZ_STORE=postgres the lists are in the database; start the relay first")]
-    NotEmbedded,
-    /// No relay, and no store that one has used.
-    #[error(
-        "no relay runs on {0}, and none ever did; set BUZZ_DATA_DIR to the relay's data folder"
-    )]
-    NoStore(String),
-    /// The folder is held by somebody who does not answer.
-    #[error(
-        "another process{} holds the data folder {dir} and does not answer on its control socket; \
-         if it is starting or ending, try again",
-        pid.map(|pid| format!(" ({pid})")).unwrap_or_default()
-    )]
-    Held {
-        /// The folder.
-        dir: String,
-        /// The process, if it left its number.
-        pid: Option<u32>,
-    },
-    /// The store cannot be opened.
-    #[error("BUZZ_DATA_DIR={dir}: {error}")]
-    Open {
-        /// The folder.
-        dir: String,
-        /// Why.
-        error: OpenError,
-    },
+    /// Neither a relay nor a store.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
     /// The control socket.
     #[error("{path}: {error}{}", advice(error))]
     Socket {
@@ -99,10 +69,10 @@ impl AccessError {
 /// What to print. Of many keys some may have been changed; those were printed.
 pub fn run(config: &Config, asked: &Access) -> Result<i32, AccessError> {
     let printed = match asked {
-        Access::List { json } => list(&reach(config)?, *json),
+        Access::List { json } => list(&reach(config, Missing::Refuse)?, *json),
         Access::Edit { verb, keys } => {
             let keys = parse(keys)?;
-            edit(&reach(config)?, *verb, &keys)
+            edit(&reach(config, Missing::Refuse)?, *verb, &keys)
         }
     };
     match printed {
@@ -183,66 +153,13 @@ fn print(line: std::fmt::Arguments<'_>) -> Result<(), AccessError> {
     writeln!(io::stdout(), "{line}").map_err(AccessError::Print)
 }
 
-/// How the lists are reached.
-enum Way {
-    /// By asking the relay that runs on this folder.
-    Relay(PathBuf),
-    /// In the store, whose lock is held here.
-    Store(Embedded),
+/// The two ways to the lists.
+trait Lists {
+    fn edit(&self, edit: &Edit) -> Result<Edited, AccessError>;
+    fn page(&self, after: Option<PublicKey>) -> Result<Page, AccessError>;
 }
 
-/// Finds the way, and waits a while for a folder that is held by somebody who does not answer.
-fn reach(config: &Config) -> Result<Way, AccessError> {
-    let dir = &config.data_dir;
-    let shown = || dir.display().to_string();
-    let end = Instant::now() + ACCESS_REACH_WAIT;
-    loop {
-        match socket::connect(dir) {
-            Ok(_) => return Ok(Way::Relay(dir.clone())),
-            Err(error) if is_absent(&error) => {}
-            Err(error) => return Err(socket_error(dir, error)),
-        }
-        if config.store != StoreKind::Embedded {
-            return Err(AccessError::NotEmbedded);
-        }
-        // A relay makes its folder; a command that did would hide a mistyped one.
-        if let Ok(false) = Embedded::is_in(dir) {
-            return Err(AccessError::NoStore(shown()));
-        }
-        match open(dir) {
-            Ok(store) => return Ok(Way::Store(store)),
-            Err(OpenError::Locked { .. }) if Instant::now() < end => {
-                std::thread::sleep(ACCESS_REACH_PAUSE);
-            }
-            Err(OpenError::Locked { pid }) => {
-                return Err(AccessError::Held { dir: shown(), pid });
-            }
-            Err(error) => {
-                return Err(AccessError::Open {
-                    dir: shown(),
-                    error,
-                });
-            }
-        }
-    }
-}
-
-/// Opens the store, and removes the socket of a relay that has ended without doing so.
-fn open(dir: &Path) -> Result<Embedded, OpenError> {
-    let control = runtime().map_err(OpenError::Io)?;
-    let _entered = control.enter();
-    signals::outlive_the_file_size_limit().map_err(OpenError::Io)?;
-    let store = Embedded::open(&EmbeddedOptions {
-        dir: dir.to_owned(),
-        map_bytes: STORE_MAP_BYTES_DEFAULT,
-        readers_max: STORE_READERS_DEFAULT,
-    })?;
-    // It harms nobody where it is: the next relay replaces it.
-    let _ = std::fs::remove_file(dir.join(socket::NAME));
-    Ok(store)
-}
-
-impl Way {
+impl Lists for Way {
     fn edit(&self, edit: &Edit) -> Result<Edited, AccessError> {
         match self {
             Way::Store(store) => Ok(edit.apply(store)?),
@@ -308,14 +225,6 @@ fn exchange(
     Ok(answer)
 }
 
-/// Whether nobody is there to answer.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-    )
-}
-
 fn socket_error(dir: &Path, error: io::Error) -> AccessError {
     let path = dir.join(socket::NAME).display().to_string();
     AccessError::Socket { path, error }
@@ -343,7 +252,10 @@ mod tests {
         let error = parse(&[good, "npub".to_owned()]).expect_err("no key");
         assert!(error.to_string().starts_with("key 2: "), "{error}");
         assert_eq!(error.exit_code(), EXIT_CONFIG);
-        assert_eq!(AccessError::NotEmbedded.exit_code(), EXIT_FAILED);
+        assert_eq!(
+            AccessError::from(ReachError::NotEmbedded).exit_code(),
+            EXIT_FAILED
+        );
     }
 
     #[test]

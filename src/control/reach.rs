@@ -1,0 +1,149 @@
+//! How a command reaches what a relay keeps: through the relay if it runs, else in its store.
+//!
+//! A running relay is asked over its control socket. If none answers, the store is opened here,
+//! which takes the folder's lock: so the two ways can never be taken at once, and a socket that is
+//! left while the lock is free is nobody's. Who holds the lock without answering is starting or
+//! ending, most likely, and is tried again for a bounded time.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::{runtime, signals, socket};
+use crate::config::{Config, StoreKind};
+use crate::limits::{ACCESS_REACH_PAUSE, ACCESS_REACH_WAIT, STORE_READERS_DEFAULT};
+use crate::store::embedded::{Embedded, EmbeddedOptions, OpenError};
+
+/// How it is reached.
+pub enum Way {
+    /// By asking the relay that runs on this folder.
+    Relay(PathBuf),
+    /// In the store, whose lock is held here.
+    Store(Embedded),
+}
+
+/// What to do about a folder in which no relay has ever kept anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is a mistake: a command that made the folder would hide a mistyped one.
+    Refuse,
+    /// Make a store there, as a relay would.
+    Make,
+}
+
+/// Why neither way is open. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// It is in a database, which only the relay opens.
+    #[error("with BUZZ_STORE=postgres everything is in the database; start the relay first")]
+    NotEmbedded,
+    /// No relay, and no store that one has used.
+    #[error(
+        "no relay runs on {0}, and none ever did; set BUZZ_DATA_DIR to the relay's data folder"
+    )]
+    NoStore(String),
+    /// The folder is held by somebody who does not answer.
+    #[error(
+        "another process{} holds the data folder {dir} and does not answer on its control socket; \
+         if it is starting or ending, try again",
+        pid.map(|pid| format!(" ({pid})")).unwrap_or_default()
+    )]
+    Held {
+        /// The folder.
+        dir: String,
+        /// The process, if it left its number.
+        pid: Option<u32>,
+    },
+    /// The store cannot be opened.
+    #[error("BUZZ_DATA_DIR={dir}: {error}")]
+    Open {
+        /// The folder.
+        dir: String,
+        /// Why.
+        error: OpenError,
+    },
+    /// The control socket.
+    #[error("{path}: {error}{}", advice(error))]
+    Socket {
+        /// The socket.
+        path: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// Finds the way, and waits a while for a folder that is held by somebody who does not answer.
+///
+/// # Errors
+/// What to print.
+pub fn reach(config: &Config, missing: Missing) -> Result<Way, ReachError> {
+    let dir = &config.data_dir;
+    let shown = || dir.display().to_string();
+    let end = Instant::now() + ACCESS_REACH_WAIT;
+    loop {
+        match socket::connect(dir) {
+            Ok(_) => return Ok(Way::Relay(dir.clone())),
+            Err(error) if is_absent(&error) => {}
+            Err(error) => {
+                let path = dir.join(socket::NAME).display().to_string();
+                return Err(ReachError::Socket { path, error });
+            }
+        }
+        if config.store != StoreKind::Embedded {
+            return Err(ReachError::NotEmbedded);
+        }
+        if missing == Missing::Refuse && matches!(Embedded::is_in(dir), Ok(false)) {
+            return Err(ReachError::NoStore(shown()));
+        }
+        match open(config) {
+            Ok(store) => return Ok(Way::Store(store)),
+            Err(OpenError::Locked { .. }) if Instant::now() < end => {
+                std::thread::sleep(ACCESS_REACH_PAUSE);
+            }
+            Err(OpenError::Locked { pid }) => {
+                return Err(ReachError::Held { dir: shown(), pid });
+            }
+            Err(error) => {
+                return Err(ReachError::Open {
+                    dir: shown(),
+                    error,
+                });
+            }
+        }
+    }
+}
+
+/// Opens the store, and removes the socket of a relay that has ended without doing so.
+fn open(config: &Config) -> Result<Embedded, OpenError> {
+    let control = runtime().map_err(OpenError::Io)?;
+    let _entered = control.enter();
+    signals::outlive_the_file_size_limit().map_err(OpenError::Io)?;
+    let store = Embedded::open(&store_options(config))?;
+    // It harms nobody where it is: the next relay replaces it.
+    let _ = std::fs::remove_file(config.data_dir.join(socket::NAME));
+    Ok(store)
+}
+
+/// How the embedded store is opened with these settings.
+pub fn store_options(config: &Config) -> EmbeddedOptions {
+    EmbeddedOptions {
+        dir: config.data_dir.clone(),
+        map_bytes: config.store_bytes_max,
+        readers_max: STORE_READERS_DEFAULT,
+    }
+}
+
+/// Whether nobody is there to answer.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; only the user that the relay runs as may use it",
+        _ => "",
+    }
+}
