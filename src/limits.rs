@@ -165,6 +165,8 @@ pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
 pub const OUTBOX_TOTAL_SLACK_DIVISOR: usize = 64;
 /// Items that wait for one shard; then whoever sends them waits.
 pub const MAILBOX_ITEMS_MAX: usize = 65_536;
+/// Time after which a shard looks again whether another one's mailbox has room.
+pub const MAILBOX_PAUSE: Duration = Duration::from_millis(2);
 /// Connections that a shard may have more than the least loaded one before it hands some over.
 pub const IMBALANCE_MAX: usize = 16;
 /// Sockets of one shard that have not been upgraded; further ones wait to be accepted.

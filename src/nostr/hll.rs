@@ -7,7 +7,6 @@
 
 use sha2::{Digest, Sha256};
 
-use super::address::Address;
 use super::cursor::decode_hex;
 use super::filter::Filter;
 use super::pow::leading_zero_bits;
@@ -56,12 +55,20 @@ impl Hll {
 /// Where in a key a filter's value points: the hex digit at 32 of the id, key or hash that the value
 /// is, plus 8.
 fn offset(value: &[u8]) -> u8 {
-    let address = || Address::parse(std::str::from_utf8(value).ok()?);
     let bytes: [u8; 32] = decode_hex(value)
-        .or_else(|| address().map(|address| address.pubkey))
+        .or_else(|| address_key(value))
         .unwrap_or_else(|| Sha256::digest(value).into());
     // Two digits a byte: digit 32 is the high half of byte 16.
     (bytes[16] >> 4) + 8
+}
+
+/// The key of a value that has the form of an address, whatever its kind: of the form alone the NIP
+/// speaks, and relays must agree.
+fn address_key(value: &[u8]) -> Option<[u8; 32]> {
+    let mut parts = value.splitn(3, |byte| *byte == b':');
+    let (kind, pubkey, _) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_number = !kind.is_empty() && kind.iter().all(u8::is_ascii_digit);
+    decode_hex(pubkey).filter(|_| is_number)
 }
 
 #[cfg(test)]
@@ -76,7 +83,21 @@ mod tests {
     fn the_offset_is_a_digit_of_the_value() {
         let hex = format!("{}c{}", "0".repeat(32), "f".repeat(31));
         assert_eq!(offset(hex.as_bytes()), 12 + 8);
-        assert_eq!(offset(format!("30023:{hex}:x").as_bytes()), 12 + 8);
+        for address in ["30023:{}:x", "30023:{}:", "0:{}:a:b", "1:{}:"] {
+            let address = address.replace("{}", &hex);
+            assert_eq!(offset(address.as_bytes()), 12 + 8, "{address}");
+        }
+        for other in ["30023:{}", "kind:{}:x", ":{}:x", "{}:x", "30023:{}0:x"] {
+            let other = other.replace("{}", &hex);
+            let hash = const_hex::encode(Sha256::digest(&other));
+            let digit = u8::from_str_radix(&hash[32..33], 16).unwrap();
+            assert_eq!(offset(other.as_bytes()), digit + 8, "{other}");
+        }
+        // Upper-case digits are no id.
+        let upper = hex.to_uppercase();
+        let hash = const_hex::encode(Sha256::digest(&upper));
+        let digit = u8::from_str_radix(&hash[32..33], 16).unwrap();
+        assert_eq!(offset(upper.as_bytes()), digit + 8);
         // sha256sum says 8f5392e46117964c5bdc89299e3afa56 and then a 4.
         assert_eq!(offset(b"nostr"), 4 + 8);
     }

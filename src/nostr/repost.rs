@@ -1,17 +1,48 @@
 //! Reposts of protected events (NIP-70): they must not embed what they repost.
 
+use std::fmt;
+
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::event::Event;
 use super::kind;
 
-/// What a repost embeds. Anything may stand beside the tags: a text that is not quite an event
-/// gives it away as well.
-#[derive(Deserialize)]
+/// Whether what a repost embeds is protected. Anything may stand beside the tags: a text that is not
+/// quite an event gives it away as well. Where tags come twice readers disagree on which count, so
+/// all do.
 struct Embedded {
-    #[serde(default)]
-    tags: Vec<Vec<Name>>,
+    is_protected: bool,
+}
+
+impl<'de> Deserialize<'de> for Embedded {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Embedded, D::Error> {
+        from.deserialize_map(Members)
+    }
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Embedded;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Embedded, A::Error> {
+        let mut is_protected = false;
+        while let Some(name) = members.next_key::<String>()? {
+            if name == "tags" {
+                let tags: Vec<Vec<Name>> = members.next_value()?;
+                let names = tags.iter().filter_map(|tag| tag.first());
+                is_protected |= names.into_iter().any(Name::is_protection);
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Embedded { is_protected })
+    }
 }
 
 /// A tag's string, or whatever stands in its place.
@@ -20,6 +51,12 @@ struct Embedded {
 enum Name {
     Text(String),
     Other(IgnoredAny),
+}
+
+impl Name {
+    fn is_protection(&self) -> bool {
+        matches!(self, Name::Text(name) if name == "-")
+    }
 }
 
 /// Whether an event is a repost (NIP-18) whose content is a protected event.
@@ -31,12 +68,7 @@ pub fn embeds_protected(event: &Event) -> bool {
     if !content.trim_start().starts_with('{') {
         return false;
     }
-    serde_json::from_str(&content).is_ok_and(|embedded: Embedded| {
-        embedded
-            .tags
-            .iter()
-            .any(|tag| matches!(tag.first(), Some(Name::Text(name)) if name == "-"))
-    })
+    serde_json::from_str(&content).is_ok_and(|embedded: Embedded| embedded.is_protected)
 }
 
 #[cfg(test)]
@@ -57,6 +89,12 @@ mod tests {
             6,
             r#"{"tags":[["e",1],["\u002d","x"]],"more":[{}]}"#
         ));
+        for twice in [
+            r#"{"tags":[],"tags":[["-"]]}"#,
+            r#"{"tags":[["-"]],"tags":[]}"#,
+        ] {
+            assert!(embeds(6, twice), "{twice}");
+        }
         assert!(!embeds(6, &open));
         assert!(!embeds(6, ""));
         assert!(!embeds(6, "{\"tags\":[[\"-\"]]"));

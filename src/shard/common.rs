@@ -16,6 +16,7 @@ use crate::metrics::{ByLabel, RemovalReason};
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
+use crate::shard::hooks::{self, Hook};
 use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
@@ -105,7 +106,7 @@ impl Common {
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
             mail: (0..shards)
-                .map(|_| Mailbox::new(MAILBOX_ITEMS_MAX))
+                .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
             load: (0..shards).map(|_| Padded::default()).collect(),
             queued: (0..shards).map(|_| Padded::default()).collect(),
@@ -185,6 +186,7 @@ pub struct Fanout {
 
 impl CommitSink for Fanout {
     fn committed(&mut self, done: &mut Vec<Done>) {
+        hooks::block(Hook::Delivery);
         for done in done.drain(..) {
             if let Outcome::Stored { seq } = done.outcome {
                 for batch in &mut self.batches {

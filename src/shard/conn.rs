@@ -26,6 +26,7 @@ use crate::shard::meter::Meter;
 use crate::shard::outbox::Outbox;
 use crate::shard::runtime::{self, Socket};
 use crate::shard::subs::Sub;
+use crate::ws::close;
 use crate::ws::frame::{self, Opcode};
 
 /// How far a connection is. It only moves forward.
@@ -231,6 +232,15 @@ impl Conn {
         true
     }
 
+    /// The peer's stream has ended without a Close frame. It may have shut its write side only, and
+    /// still read: so it gets what it was answered, and a bare close.
+    /// Nothing happens if a close was started already.
+    pub fn stream_ended(self: &Rc<Self>, shard: &Rc<Shard>) {
+        if self.close(shard, CloseReason::Lost, None, "") {
+            self.set_peer_done();
+        }
+    }
+
     /// Ends an HTTP exchange: what `answer` appends goes out, then as after a Close frame.
     pub fn finish_http(self: &Rc<Self>, shard: &Rc<Shard>, answer: impl FnOnce(&mut Vec<u8>)) {
         if self.phase.get() == Phase::Head {
@@ -268,7 +278,7 @@ impl Conn {
                 }
                 // Its socket is not read while a login waits, so its end is not noticed either.
                 LoginClock::Stopped(_) if self.socket.peer_has_left() => {
-                    return self.cut(shard, CloseReason::Lost);
+                    return self.stream_ended(shard);
                 }
                 _ => {}
             }
@@ -286,7 +296,13 @@ impl Conn {
                 self.cut(shard, CloseReason::Lost);
             }
             Phase::Open if self.pings_unanswered.get() >= PINGS_UNANSWERED_MAX => {
-                self.cut(shard, CloseReason::Unresponsive);
+                let text = "pings went unanswered";
+                self.close(
+                    shard,
+                    CloseReason::Unresponsive,
+                    Some(close::GOING_AWAY),
+                    text,
+                );
             }
             Phase::Open => {
                 self.pings_unanswered.set(self.pings_unanswered.get() + 1);
@@ -385,10 +401,15 @@ async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
         }
         conn.unwritten.set(0);
         conn.recount(&shard);
+        if failed {
+            conn.cut(&shard, CloseReason::Lost);
+            let dropped = batch.cut_down() + conn.outbox.borrow_mut().drop_live();
+            let why = conn.ended_by.get().unwrap_or(CloseReason::Lost);
+            conn.count_dropped(&shard, why, dropped);
+        }
         shard.keep_batch(batch);
         conn.waiting.wake();
         if failed {
-            conn.cut(&shard, CloseReason::Lost);
             break;
         }
     }

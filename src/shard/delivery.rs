@@ -11,6 +11,7 @@ use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
 use crate::shard::common::Mail;
 use crate::shard::conn::Conn;
+use crate::shard::mailbox::PushError;
 use crate::shard::outbox::Batch;
 use crate::shard::subs::EPHEMERAL;
 use crate::shard::{Shard, ingest};
@@ -19,13 +20,6 @@ use crate::store::{Done, Job, Origin};
 impl Shard {
     /// Matches an event against the shard's subscriptions and queues it for those it fits.
     pub(super) fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
-        if self.has_expired(&event) {
-            self.metrics
-                .events_dropped
-                .of(DropReason::Expired)
-                .increment(1);
-            return;
-        }
         let mut matched = self.matched.take();
         let delivered = catch_unwind(AssertUnwindSafe(|| {
             self.subscriptions
@@ -52,19 +46,18 @@ impl Shard {
         self.matched.replace(matched);
     }
 
-    /// Hands an event that is not stored to all shards. Returns false if one has no room.
-    pub fn broadcast(self: &Rc<Self>, event: &Arc<Event>) -> bool {
-        let mut all = true;
-        for (id, mailbox) in self.common.mail.iter().enumerate() {
-            if id == self.id {
-                self.deliver(event.clone(), EPHEMERAL);
-            } else {
-                all &= mailbox
-                    .try_push(Mail::Event(event.clone(), EPHEMERAL))
-                    .is_ok();
-            }
-        }
-        all
+    /// Hands an event that is not stored to all shards. Returns those whose mailbox is full.
+    pub fn broadcast(self: &Rc<Self>, event: &Arc<Event>) -> Vec<usize> {
+        self.deliver(event.clone(), EPHEMERAL);
+        let others = (0..self.common.mail.len()).filter(|id| *id != self.id);
+        others.filter(|id| !self.pass_on(*id, event)).collect()
+    }
+
+    /// Hands an event that is not stored to another shard. Returns false if its mailbox is full. A
+    /// closed one belongs to a process that ends.
+    pub fn pass_on(&self, shard: usize, event: &Arc<Event>) -> bool {
+        let pushed = self.common.mail[shard].try_push(Mail::Event(event.clone(), EPHEMERAL));
+        !matches!(pushed, Err((_, PushError::Full)))
     }
 
     /// Passes an event on to the store's writer. Gives it back when the writer's queue is full.

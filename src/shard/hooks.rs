@@ -7,9 +7,12 @@
 //! |---|---|
 //! | `history_ms=N` | a pause before each read of history, once it has its permit |
 //! | `scan_ms=N` | a slice of a read blocks its thread, as pages do that are not in memory |
+//! | `deliver_ms=N` | the store's writer pauses between a commit and what it tells of it |
 //! | `access_ms=N` | a pause before the access checks of a login, once it has its permit |
 //! | `start_ms=N` | a pause before anything is opened |
 //! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
+//! | `mailbox_items=N` | items that wait for a shard, at most; read at start |
+//! | `echo=1` | no challenge is sent, and every message comes back as it is: for suites of WebSocket cases |
 //! | `panic_on=TEXT` | a message that contains the text panics |
 //! | `block_on=TEXT` | a message that contains the text blocks its shard for ever |
 //! | `panic_refresh=STEP` | that step of each refresh of the limits panics: `provider`, a gate's label, or `1` for all |
@@ -21,6 +24,8 @@ use std::time::Duration;
 pub enum Hook {
     /// Before each read of history.
     History,
+    /// Between a commit and its delivery.
+    Delivery,
     /// Before the access checks of a login.
     Access,
     /// Before anything is opened.
@@ -34,6 +39,7 @@ pub enum Hook {
 pub fn delay(hook: Hook) -> Option<Duration> {
     let name = match hook {
         Hook::History => "history_ms",
+        Hook::Delivery => "deliver_ms",
         Hook::Access => "access_ms",
         Hook::Start => "start_ms",
         Hook::Rebuild => "rebuild_ms",
@@ -65,6 +71,21 @@ pub async fn pause(hook: Hook) {
 #[inline]
 pub async fn pause(_hook: Hook) {}
 
+/// Blocks the thread for as long as the hooks file asks for. It looks again as [`pause`] does.
+#[cfg(feature = "hooks")]
+pub fn block(hook: Hook) {
+    const LOOK: Duration = Duration::from_millis(25);
+    let start = std::time::Instant::now();
+    while let Some(left) = delay(hook).and_then(|delay| delay.checked_sub(start.elapsed())) {
+        std::thread::sleep(left.min(LOOK));
+    }
+}
+
+/// Without the feature nothing blocks.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn block(_hook: Hook) {}
+
 /// Blocks the thread for as long as the hooks file asks for, on behalf of a slice of a read.
 #[cfg(feature = "hooks")]
 pub fn stall() {
@@ -90,6 +111,32 @@ pub fn stalls() -> bool {
 #[cfg(not(feature = "hooks"))]
 #[inline]
 pub fn stall() {}
+
+/// The bound of a mailbox, if the hooks file sets one.
+#[cfg(feature = "hooks")]
+pub fn mailbox_items() -> Option<usize> {
+    setting("mailbox_items")?.parse().ok()
+}
+
+/// Without the feature it is the product's.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn mailbox_items() -> Option<usize> {
+    None
+}
+
+/// Whether messages are to come back as they are.
+#[cfg(feature = "hooks")]
+pub fn echoes() -> bool {
+    setting("echo").is_some_and(|wanted| wanted == "1")
+}
+
+/// Without the feature they are read.
+#[cfg(not(feature = "hooks"))]
+#[inline]
+pub fn echoes() -> bool {
+    false
+}
 
 /// Panics if the hooks file asks for it, on behalf of a step of the refresh of the limits.
 #[cfg(feature = "hooks")]

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::limits::MAILBOX_PAUSE;
 use crate::metrics::EventOutcome;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
@@ -14,6 +15,7 @@ use crate::nostr::message::{self, Prefix, Reason};
 use crate::nostr::{pow, repost, vanish};
 use crate::shard::Shard;
 use crate::shard::conn::Conn;
+use crate::shard::runtime;
 use crate::shard::session::Flow;
 use crate::store::{Job, Outcome, StoreErrorKind};
 
@@ -162,16 +164,31 @@ fn ephemeral(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Arc<Event>) {
     if !shard.common.recent.insert(event.id()) {
         return answer(shard, conn, event, &Outcome::Duplicate);
     }
-    if shard.broadcast(event) {
-        shard
-            .metrics
-            .events_received
-            .of(EventOutcome::Ephemeral)
-            .increment(1);
-        ok(shard, conn, event, true, None);
-    } else {
-        refuse(shard, conn, event, &busy());
+    let full = shard.broadcast(event);
+    if full.is_empty() {
+        return passed_on(shard, conn, event);
     }
+    conn.in_flight.set(conn.in_flight.get() + 1);
+    let task = wait_for_room(shard.clone(), conn.clone(), event.clone(), full);
+    runtime::spawn(shard.guarded(conn.clone(), task));
+}
+
+/// Hands an event to the shards that had no room for it, as soon as they have, and answers it then.
+/// The store's writer waits for them in the same way.
+async fn wait_for_room(shard: Rc<Shard>, conn: Rc<Conn>, event: Arc<Event>, mut full: Vec<usize>) {
+    while !full.is_empty() {
+        runtime::sleep(MAILBOX_PAUSE).await;
+        full.retain(|id| !shard.pass_on(*id, &event));
+    }
+    conn.in_flight.set(conn.in_flight.get() - 1);
+    conn.wake();
+    passed_on(&shard, &conn, &event);
+}
+
+fn passed_on(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event) {
+    let passed = shard.metrics.events_received.of(EventOutcome::Ephemeral);
+    passed.increment(1);
+    ok(shard, conn, event, true, None);
 }
 
 fn busy() -> Reason {

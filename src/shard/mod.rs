@@ -72,7 +72,6 @@ use crate::limits::{
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
-use crate::nostr::event::Event;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
 use crate::store::embedded::Reader;
@@ -303,13 +302,6 @@ impl Shard {
     /// The time that events are dated by, in seconds since 1970.
     pub fn unix_seconds(&self) -> u64 {
         unix_seconds()
-    }
-
-    /// Whether an event's time has come (NIP-40). The clock is read for those only that have one.
-    pub fn has_expired(&self, event: &Event) -> bool {
-        event
-            .expiration()
-            .is_some_and(|expires| expires <= self.unix_seconds())
     }
 
     /// A number that no other connection or subscription of this shard has had lately.

@@ -38,6 +38,11 @@ pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>) {
     let mut decoder = Decoder::new(shard.config.frame_bytes_max);
     if head(&shard, &conn, &mut kept).await {
         messages(&shard, &conn, &mut decoder, &mut kept).await;
+        // Who shuts its write side may still read, so it gets the answers that the store owes it.
+        while conn.phase() == Phase::Open && conn.in_flight.get() > 0 {
+            conn.changed().await;
+        }
+        conn.stream_ended(&shard);
     }
     // A close may be under way in which the peer must not be cut off; then its end is awaited.
     discard(&shard, &conn, decoder, kept).await;
@@ -100,7 +105,9 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
                 conn.send(shard, |outbox| {
                     outbox.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
-                login::greet(shard, conn);
+                if !hooks::echoes() {
+                    login::greet(shard, conn);
+                }
                 if shard.common.lifecycle.is_draining() {
                     shard.late(conn);
                 }
@@ -196,6 +203,9 @@ fn decode(
 }
 
 fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
+    if hooks::echoes() && echo(shard, conn, &item) {
+        return Flow::Go;
+    }
     match item {
         Item::Text(text) => {
             return match conn.admit_message(&shard.config.rates, text.len()) {
@@ -224,6 +234,19 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
         }
     }
     Flow::Go
+}
+
+/// Sends a message back as it came. Returns false for a control frame.
+fn echo(shard: &Rc<Shard>, conn: &Rc<Conn>, item: &Item<'_>) -> bool {
+    let (opcode, payload) = match item {
+        Item::Text(text) => (Opcode::Text, text.as_bytes()),
+        Item::Binary(bytes) => (Opcode::Binary, &**bytes),
+        _ => return false,
+    };
+    conn.send(shard, |outbox| {
+        outbox.push_with(|out| frame::write_frame(out, opcode, payload));
+    });
+    true
 }
 
 fn message(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str) -> Flow {

@@ -117,18 +117,14 @@ impl Conn {
     }
 
     /// Ends a subscription's history: queues `EOSE` with its hint, then what was held back above the
-    /// watermark and has not expired meanwhile.
+    /// watermark.
     pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, hint: Option<EoseHint>) {
         let held = self.with_sub(key, |sub| {
             let held = sub.held.take().unwrap_or_default();
             let mut outbox = self.outbox.borrow_mut();
             outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
             for (sequence, event) in &held {
-                // The history has the others.
-                let is_live = *sequence == EPHEMERAL || *sequence > sub.watermark;
-                if is_live && shard.has_expired(event) {
-                    self.count_expired(shard, 1);
-                } else if is_live {
+                if *sequence == EPHEMERAL || *sequence > sub.watermark {
                     outbox.push_live(&sub.id, event);
                     shard.metrics.events_delivered.increment(1);
                 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use buzz_uring::limits;
 use serde_json::Value;
 
-pub use crate::common::hooks::{Hooks, hooked};
 use crate::common::raw::{self, CLOSE, Frame, PING, PONG, Raw, TEXT};
 use crate::common::relay::metric_in;
 use crate::common::{Author, Launch, Relay, get, now, until};
+pub use crate::common::{Hooks, hooked};
 use crate::launchdarkly::Fake;
 
 pub const AUTH: &str = "auth";

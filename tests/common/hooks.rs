@@ -1,4 +1,4 @@
-//! Faults that a test asks of a running relay.
+//! Faults of a relay, while it runs: see `shard/hooks.rs`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -17,6 +17,7 @@ pub mod relay;
 pub use buzz_uring::nostr::testing::Author;
 pub use client::Client;
 pub use confine::Confine;
+pub use hooks::{Hooks, hooked};
 pub use raw::{Raw, get};
 pub use relay::{Exit, Launch, Relay};
 

@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use super::WAIT;
 
@@ -153,6 +154,17 @@ pub fn close(code: u16, reason: &str) -> Vec<u8> {
     let mut payload = code.to_be_bytes().to_vec();
     payload.extend(reason.as_bytes());
     frame(0x80 | CLOSE, &payload)
+}
+
+/// A connection whose kernel takes little on its behalf.
+pub fn slow_socket(relay: SocketAddr) -> Raw {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.connect(&relay.into()).unwrap();
+    let mut raw = Raw::over(socket.into());
+    raw.send(upgrade(&[]));
+    raw.expect_upgrade();
+    raw
 }
 
 impl Raw {

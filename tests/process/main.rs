@@ -10,6 +10,7 @@ mod events;
 mod folder;
 mod frames;
 mod http;
+mod mailboxes;
 mod rates;
 mod resources;
 mod secrets;

@@ -4,8 +4,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use socket2::{Domain, Socket, Type};
 
+pub use crate::common::raw::slow_socket;
 use crate::common::raw::{self, Raw, get};
 use crate::common::{Author, Client, Confine, Launch, Relay, WAIT, now, quiet_address, until};
 
@@ -102,17 +102,6 @@ async fn silent_sockets_leave_descriptors_to_those_who_need_them() {
     assert!(client.fetch("{}").await.is_empty());
     drop(crowd);
     relay.stop().expect(0, &[]);
-}
-
-/// A connection whose kernel takes little on its behalf.
-pub fn slow_socket(relay: std::net::SocketAddr) -> Raw {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4 << 10).unwrap();
-    socket.connect(&relay.into()).unwrap();
-    let mut raw = Raw::over(socket.into());
-    raw.send(raw::upgrade(&[]));
-    raw.expect_upgrade();
-    raw
 }
 
 #[tokio::test]

@@ -221,29 +221,44 @@ async fn one_that_reads_a_byte_a_second_is_cut_in_time() {
 }
 
 #[tokio::test]
-async fn one_that_vanishes_without_a_word_is_missed_by_its_pongs() {
-    let relay = Launch::new().set("BUZZ_PING_SECONDS", 1).start();
-    // It holds its socket open, and neither reads nor says anything from here on.
-    let gone = slow_subscriber(&relay, "{}");
+async fn those_that_vanish_without_a_word_are_missed_by_their_pongs() {
+    let relay = Launch::new()
+        .set("BUZZ_PING_SECONDS", 1)
+        .set("BUZZ_OUTBOX_SOFT_BYTES", 100_000_000)
+        .set("BUZZ_OUTBOX_HARD_BYTES", 100_000_000)
+        .start();
+    // They hold their sockets open, and neither read nor say anything from here on. To one of them
+    // a Close can still be written, to the other one much else has not been.
+    let idle = slow_subscriber(&relay, "{\"kinds\":[1]}");
+    let full = slow_subscriber(&relay, "{\"kinds\":[20001]}");
     let mut there = Raw::upgraded(relay.address);
-    subscribe(&mut there, "all", "{}");
+    subscribe(&mut there, "all", "{\"kinds\":[1]}");
+    let mut writer = Client::connect(relay.address).await;
+    flood(&mut writer, 20_001, 200).await;
+    drop(writer);
     let started = Instant::now();
-    while closes(&relay, "unresponsive") == 0.0 {
+    while closes(&relay, "unresponsive") < 2.0 {
         let frame = there.frame();
         assert_eq!(frame.opcode, raw::PING);
         there.send(raw::frame(0x80 | raw::PONG, &frame.payload));
-        assert!(started.elapsed() < WAIT, "nobody misses it");
+        assert!(started.elapsed() < WAIT, "nobody misses them");
     }
-    assert!(started.elapsed() > Duration::from_secs(3));
+    let missed = Instant::now();
+    assert!(started.elapsed() > Duration::from_millis(2_500));
     relay.await_metric("buzz_ws_connections_active", &[], |count| count == 1.0);
     relay.await_metric("buzz_subscriptions_active", &[], |count| count == 1.0);
+    relay.await_metric("buzz_ws_queued_bytes", &[], |bytes| bytes < 1_000.0);
+    assert!(missed.elapsed() < Duration::from_secs(8));
+    // What was queued for the one that took nothing is counted.
+    let dropped = relay.metric("buzz_events_dropped_total", &["reason=\"closing\""]);
+    assert!(dropped.is_some_and(|dropped| dropped > 50.0), "{dropped:?}");
     // One that answers is kept, however little it says.
     for _ in 0..3 {
         let frame = there.frame();
         there.send(raw::frame(0x80 | raw::PONG, &frame.payload));
     }
-    assert_eq!(closes(&relay, "unresponsive"), 1.0);
-    drop(gone);
+    assert_eq!(closes(&relay, "unresponsive"), 2.0);
+    drop((idle, full));
 }
 
 #[tokio::test]
