@@ -374,7 +374,7 @@ fn store_status(store: &Embedded) -> Value {
         "free_bytes": usage.map(|usage| usage.free_bytes),
         "file_bytes": usage.map(|usage| usage.file_bytes()),
         "events_bytes_max": usage.map(|usage| usage.events_max),
-        "map_bytes": usage.map(|usage| usage.map_bytes),
+        "bytes_max": usage.map(|usage| usage.bytes_max),
         "pending_writes": store.pending(),
     })
 }

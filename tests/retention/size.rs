@@ -50,7 +50,7 @@ async fn a_full_store_says_so_in_time_refuses_events_and_recovers() {
         "{used} of {max}"
     );
     let status = relay.status();
-    assert_eq!(status["store"]["map_bytes"], MAX);
+    assert_eq!(status["store"]["bytes_max"], MAX);
     assert_eq!(status["store"]["used_bytes"], used);
     expect_said(&relay, "the store is full: events are refused", 1);
 

@@ -1,11 +1,12 @@
 //! How large the store may grow, and what happens before it is that large.
 //!
-//! The file grows to the map's size and never beyond. Pages that events have left are used again,
-//! so what counts is the room in use, without them. When that comes near the map's size, events are
-//! refused, because removing something takes pages too: a commit writes each page that it touches
-//! anew. The last part of the map is therefore kept for what makes room: the first half of it for
-//! requests to delete and to vanish, which are stored as well, the rest for removals and for the
-//! access lists.
+//! The file grows to its size, which is that of LMDB's map, and never beyond. Pages that events have
+//! left are used again, so what counts is the room in use, without them. When that comes near the
+//! size, events are refused, because removing something takes pages too: a commit writes each page
+//! that it touches anew. The last part is therefore kept for what makes room: the first half of it
+//! for requests to delete and to vanish, which are stored as well, the rest for removals and for the
+//! access lists. Only a store that held more than that when it was opened, because its size was
+//! larger once, gets a larger map: it could not get smaller otherwise.
 //!
 //! Pages of a moment that is still being read (a backup) cannot be used again until that ends. Then
 //! the map can be full while little of it is in use; a commit that finds no room fails as a whole.
@@ -31,7 +32,7 @@ pub struct Usage {
     /// At so many bytes in use events are refused.
     pub events_max: u64,
     /// What the file may grow to.
-    pub map_bytes: u64,
+    pub bytes_max: u64,
     /// Slots for read transactions in use.
     pub readers: u32,
 }
@@ -40,6 +41,11 @@ impl Usage {
     /// The file's bytes.
     pub fn file_bytes(&self) -> u64 {
         self.used_bytes + self.free_bytes
+    }
+
+    /// Whether more is in use than can have come in with this size: it was larger once.
+    pub fn is_beyond_its_size(&self) -> bool {
+        self.used_bytes > Bounds::of(self.bytes_max).requests
     }
 
     /// How full the store is for events, in percent, at most 100.
@@ -55,12 +61,11 @@ pub fn usage(tables: &Tables) -> Result<Usage, StoreError> {
     let info = tables.env.info();
     let page = u64::from(tables.env.unnamed_database_stat().page_size);
     let file_bytes = (info.last_page_number as u64 + 1) * page;
-    let map_bytes = info.map_size as u64;
     Ok(Usage {
         used_bytes,
         free_bytes: file_bytes.saturating_sub(used_bytes),
-        events_max: Bounds::of(map_bytes).events,
-        map_bytes,
+        events_max: Bounds::of(tables.bytes_max).events,
+        bytes_max: tables.bytes_max,
         readers: info.number_of_readers,
     })
 }
@@ -73,12 +78,12 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a store with a map of that size.
-    pub fn of(map_bytes: u64) -> Bounds {
-        let reserve = STORE_RESERVE_BYTES_MAX.min(map_bytes / STORE_RESERVE_DIVISOR);
+    /// The bounds of a store whose file may grow to so much.
+    pub fn of(bytes_max: u64) -> Bounds {
+        let reserve = STORE_RESERVE_BYTES_MAX.min(bytes_max / STORE_RESERVE_DIVISOR);
         Bounds {
-            events: map_bytes - reserve,
-            requests: map_bytes - reserve / 2,
+            events: bytes_max - reserve,
+            requests: bytes_max - reserve / 2,
         }
     }
 }
@@ -96,7 +101,7 @@ impl Room {
     pub fn begin(tables: &Tables, txn: &RoTxn<'_>) -> Result<Room, StoreError> {
         Ok(Room {
             used: used_bytes(tables, txn)?,
-            bounds: Bounds::of(tables.env.info().map_size as u64),
+            bounds: Bounds::of(tables.bytes_max),
             page: tables.env.unnamed_database_stat().page_size.into(),
         })
     }

@@ -19,8 +19,8 @@ use rustix::fs::FallocateFlags;
 
 use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
-use super::{EmbeddedOptions, OpenError, file, store_error, upgrade};
-use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN};
+use super::{EmbeddedOptions, OpenError, file, size, store_error, upgrade};
+use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN, STORE_RESERVE_BYTES_MAX};
 use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -50,6 +50,8 @@ const LOCK_READER_BYTES: u64 = 64;
 pub struct Tables {
     /// The environment.
     pub env: Env<WithoutTls>,
+    /// What the file may grow to, in bytes. The map is larger where more than that is in use already.
+    pub(super) bytes_max: u64,
     pub(super) meta: Table,
     pub(super) events: Table,
     pub(super) id: Table,
@@ -79,9 +81,9 @@ impl Tables {
             create_file(&dir)?;
         }
         file::check(&path)?;
-        let map_bytes = whole_map(options.map_bytes);
+        let bytes_max = whole_map(options.map_bytes);
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
-        open.map_size(map_bytes)
+        open.map_size(bytes_max)
             .max_readers(options.readers_max)
             .max_dbs(DATABASES_MAX);
         // SAFETY: the flag asks for less read-ahead and no more. The file is mapped read-only, it is
@@ -92,16 +94,31 @@ impl Tables {
             open.open(&dir).map_err(open_error)?
         };
         env.clear_stale_readers().map_err(open_error)?;
-        match version(&env)? {
+        let mut tables = match version(&env)? {
             // The file of a store that another program has made and never used.
-            None => create(env),
-            Some(SCHEMA_VERSION) => attach(env),
+            None => create(env)?,
+            Some(SCHEMA_VERSION) => attach(env)?,
             Some(_) => {
                 let tables = extend(env)?;
                 upgrade::run(&tables).map_err(OpenError::Store)?;
-                Ok(tables)
+                tables
             }
+        };
+        tables.bytes_max = bytes_max as u64;
+        tables.make_room()?;
+        Ok(tables)
+    }
+
+    /// Gives a store that holds more than it may room all the same: it takes some to get smaller.
+    fn make_room(&self) -> Result<(), OpenError> {
+        let usage = size::usage(self).map_err(OpenError::Store)?;
+        if !usage.is_beyond_its_size() {
+            return Ok(());
         }
+        let needed = usage.file_bytes() + STORE_RESERVE_BYTES_MAX;
+        let map_bytes = whole_map(needed.try_into().unwrap_or(usize::MAX / 2));
+        // SAFETY: nobody else has the environment yet, and no transaction is open.
+        unsafe { self.env.resize(map_bytes) }.map_err(open_error)
     }
 
     /// What an error of a write means, where the system says less: LMDB reports a short write, which
@@ -348,6 +365,7 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
     ] = tables;
     Tables {
         env,
+        bytes_max: 0,
         meta,
         events,
         id,

@@ -335,14 +335,14 @@ fn say(pressure: &mut Pressure, usage: &Usage) {
     let Usage {
         used_bytes,
         events_max,
-        map_bytes,
+        bytes_max,
         ..
     } = *usage;
     match (step, up) {
         (100, true) => tracing::error!(
             used_bytes,
             events_max,
-            map_bytes,
+            bytes_max,
             "the store is full: events are refused until something is removed; set \
              BUZZ_RETENTION, or raise BUZZ_STORE_MAX_BYTES"
         ),
@@ -350,7 +350,7 @@ fn say(pressure: &mut Pressure, usage: &Usage) {
         (step, true) => tracing::warn!(
             used_bytes,
             events_max,
-            map_bytes,
+            bytes_max,
             "the store is {step} % full; at 100 % events are refused (BUZZ_STORE_MAX_BYTES, \
              BUZZ_RETENTION)"
         ),

@@ -82,7 +82,7 @@ fn a_new_store_has_its_file_when_it_is_whole() {
     let store = Embedded::open(&options(dir.path())).expect("a new store");
     assert!(!unfinished.exists());
     let usage = store.usage().expect("reads");
-    assert_eq!(usage.map_bytes, MAP_BYTES as u64);
+    assert_eq!(usage.bytes_max, MAP_BYTES as u64);
     drop(store);
     let files: std::collections::BTreeSet<_> = fs::read_dir(dir.path().join("events"))
         .expect("a folder")

@@ -163,7 +163,7 @@ fn usage_tells_how_full_the_map_is() {
     let running = Running::open(&options(dir.path()));
     let usage = || running.store.usage().expect("reads");
     let before = usage();
-    assert_eq!(before.map_bytes, MAP_BYTES as u64);
+    assert_eq!(before.bytes_max, MAP_BYTES as u64);
     running.put(&(0..500).map(|n| note(n, n)).collect::<Vec<_>>());
     assert!(usage().used_bytes > before.used_bytes);
 }

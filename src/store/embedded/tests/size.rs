@@ -165,3 +165,29 @@ fn count_all(running: &Running) -> u64 {
         &budget(u32::MAX),
     )
 }
+
+#[test]
+fn a_store_that_holds_more_than_it_may_gets_smaller() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let events: Vec<Event> = (0..4_000).map(spread).collect();
+    let outcomes = running.put(&events);
+    assert!(outcomes.iter().all(is_stored));
+    let used = running.store.usage().expect("reads").used_bytes;
+    assert!(used > SMALL as u64, "{used}");
+    drop(running);
+    let running = Running::open(&small(dir.path()));
+    let usage = running.store.usage().expect("reads");
+    assert_eq!((usage.bytes_max, usage.percent()), (SMALL as u64, 100));
+    let refused = running.put_one(&note(1, 20_000));
+    assert!(matches!(refused, Outcome::Failed(_)), "{refused:?}");
+    for author in 0..3 {
+        let tags: &[&[&str]] = &[&["relay", "ALL_RELAYS"]];
+        let request = event(id(!author), key(author), 20_000, 62, tags, "");
+        let outcome = running.put_one(&request);
+        assert!(is_stored(&outcome), "{outcome:?}");
+    }
+    assert!(running.store.usage().expect("reads").percent() < 100);
+    assert!(is_stored(&running.put_one(&note(1, 20_000))));
+    audit(&running.store);
+}
