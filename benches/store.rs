@@ -269,7 +269,7 @@ fn reads(events: &[Arc<Event>]) {
     });
     bare.index(events);
     let reader = running.store.reader();
-    let usage = running.store.usage();
+    let usage = running.store.usage().expect("reads");
 
     let authors = |count: usize| {
         let mut authors: Vec<[u8; 32]> = events
@@ -429,7 +429,7 @@ fn reads(events: &[Arc<Event>]) {
     );
     println!(
         "file: {} bytes an event",
-        usage.file_bytes / events.len() as u64
+        usage.file_bytes() / events.len() as u64
     );
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, ArgMatches};
@@ -38,6 +39,18 @@ pub enum Command {
     Import,
     /// Give the stored events to standard output.
     Export(Export),
+    /// Copy the store into a new folder, while the relay runs or not.
+    Backup {
+        /// The folder to make.
+        to: PathBuf,
+    },
+    /// Give the store's free pages back, while no relay runs.
+    Compact,
+    /// Bring the schema of the database up to date.
+    Migrate {
+        /// Only say what is missing.
+        check: bool,
+    },
 }
 
 /// What is asked of an export.
@@ -171,6 +184,16 @@ pub fn parse(
         Some((ACCESS, matches)) => Command::Access(access(matches)),
         Some((IMPORT, _)) => Command::Import,
         Some((EXPORT, matches)) => Command::Export(export(matches)),
+        Some((BACKUP, matches)) => Command::Backup {
+            to: matches
+                .get_one::<PathBuf>(DIR)
+                .expect("clap demands a folder")
+                .clone(),
+        },
+        Some((COMPACT, _)) => Command::Compact,
+        Some((MIGRATE, matches)) => Command::Migrate {
+            check: matches.get_flag(CHECK),
+        },
         _ => Command::Run,
     };
     Ok((command, raw))
@@ -202,7 +225,19 @@ pub fn command() -> clap::Command {
         )
         .subcommand(access_command())
         .subcommand(import_command())
-        .subcommand(export_command());
+        .subcommand(export_command())
+        .subcommand(backup_command())
+        .subcommand(compact_command())
+        .subcommand(
+            clap::Command::new(MIGRATE)
+                .about("Bring the schema of DATABASE_URL up to date, as a start does")
+                .arg(
+                    Arg::new(CHECK)
+                        .long(CHECK)
+                        .help("Change nothing; exit 1 if a migration is missing")
+                        .action(ArgAction::SetTrue),
+                ),
+        );
     for setting in SETTINGS {
         if let Some(name) = setting.option() {
             command = command.arg(option(setting, name));
@@ -220,6 +255,11 @@ const EXPORT: &str = "export";
 const FILTER: &str = "filter";
 const SINCE: &str = "since";
 const UNTIL: &str = "until";
+const BACKUP: &str = "backup";
+const COMPACT: &str = "compact";
+const MIGRATE: &str = "migrate";
+const CHECK: &str = "check";
+const DIR: &str = "DIR";
 const LIST: &str = "list";
 const JSON: &str = "json";
 const KEY: &str = "KEY";
@@ -280,6 +320,35 @@ fn access_command() -> clap::Command {
         .disable_help_subcommand(true)
         .subcommands(edits)
         .subcommand(list)
+}
+
+fn backup_command() -> clap::Command {
+    clap::Command::new(BACKUP)
+        .about(
+            "Copy the store into a new data folder, through the relay if it runs on BUZZ_DATA_DIR, \
+             else from its store; nothing is overwritten",
+        )
+        .arg(
+            Arg::new(DIR)
+                .help("The folder to make; to restore it, start a relay with it as BUZZ_DATA_DIR")
+                .value_parser(clap::value_parser!(PathBuf))
+                .required(true),
+        )
+        .after_help(
+            "The copy is of one moment, while writes go on; the relay's user writes it, where the \
+             relay runs. Until it is whole its name ends with .partial.\n\
+             Exit code 0: it is made. 1: it is not, and nothing is left of it.",
+        )
+}
+
+fn compact_command() -> clap::Command {
+    clap::Command::new(COMPACT)
+        .about("Make the store of BUZZ_DATA_DIR as small as it can be; the relay must be stopped")
+        .after_help(
+            "Needs as much free room on the disk as the store's events take. A sudden end at any \
+             moment leaves the store whole.\n\
+             Exit code 0: done. 1: not, and the store is as it was.",
+        )
 }
 
 fn access(matches: &ArgMatches) -> Access {
@@ -552,6 +621,25 @@ mod tests {
             &["export", "--filter"],
             &["import", "--no-verify"],
             &["import", "file"],
+        ] {
+            assert!(
+                matches!(run(args, &[]), Err(CliError::Usage(_))),
+                "{args:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_backup_needs_its_folder_and_compaction_nothing() {
+        let (command, raw) = run(&["backup", "/b", "--data-dir=/x"], &[]).unwrap();
+        assert_eq!(command, Command::Backup { to: "/b".into() });
+        assert_eq!(raw.get("BUZZ_DATA_DIR"), Some(("/x", Origin::Option)));
+        assert_eq!(run(&["compact"], &[]).unwrap().0, Command::Compact);
+        for args in [
+            &["backup"][..],
+            &["backup", "a", "b"],
+            &["backup", ""],
+            &["compact", "a"],
         ] {
             assert!(
                 matches!(run(args, &[]), Err(CliError::Usage(_))),

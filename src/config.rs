@@ -18,10 +18,12 @@ use crate::bucket::Rate;
 use crate::cli::{Raw, SETTINGS};
 use crate::limits;
 use crate::secret::Secret;
+use crate::store::retention::Retention;
 
 mod machine;
 mod network;
 mod read;
+mod retention;
 #[cfg(test)]
 mod tests;
 
@@ -54,6 +56,10 @@ pub struct Config {
     pub db_read_pool: usize,
     /// Time that a start waits for the database.
     pub db_wait: Duration,
+    /// Bytes that the embedded store's file may grow to.
+    pub store_bytes_max: usize,
+    /// How long events are kept.
+    pub retention: Retention,
     /// Connections of all shards together.
     pub connections_max: usize,
     /// Bytes of one message from a client.
@@ -240,6 +246,8 @@ impl Config {
             "BUZZ_MAX_FRAME_BYTES",
             limits::FRAME_BYTES_MIN..=limits::FRAME_BYTES_MAX,
         );
+        let store = store(reader);
+        let (store_bytes_max, retention) = keeping(reader, &store, frame_bytes_max);
         let counts = 1..=limits::COUNT_SETTING_MAX;
         let filter_values_max = reader.count("BUZZ_MAX_FILTER_VALUES", counts.clone());
         let seconds = 0..=limits::SECONDS_SETTING_MAX;
@@ -261,12 +269,14 @@ impl Config {
             data_dir: reader
                 .value("BUZZ_DATA_DIR", "the path of a folder", read::free_text)
                 .into(),
-            store: store(reader),
+            store,
             db_pool: reader.count("BUZZ_DB_POOL_SIZE", 1..=limits::DB_POOL_MAX),
             db_read_pool: reader.count("BUZZ_DB_READ_POOL_SIZE", 1..=limits::DB_POOL_MAX),
             db_wait: Duration::from_millis(
                 reader.number("BUZZ_DB_WAIT_MS", 0..=limits::DB_WAIT_MS_MAX),
             ),
+            store_bytes_max,
+            retention,
             connections_max: connections(reader, machine),
             frame_bytes_max,
             outbox: outbox(reader, frame_bytes_max),
@@ -425,6 +435,33 @@ fn store(reader: &mut Reader<'_>) -> StoreKind {
             StoreKind::Embedded
         }
     }
+}
+
+/// How large the embedded store may grow, and what it keeps for how long.
+fn keeping(
+    reader: &mut Reader<'_>,
+    store: &StoreKind,
+    frame_bytes_max: usize,
+) -> (usize, Retention) {
+    const BYTES: &str = "BUZZ_STORE_MAX_BYTES";
+    const RULES: &str = "BUZZ_RETENTION";
+    let bytes_max = reader.count(BYTES, limits::STORE_BYTES_MIN..=limits::STORE_BYTES_MAX);
+    let needed = frame_bytes_max * limits::STORE_MESSAGES_MIN;
+    if bytes_max < needed {
+        reader.fault(format!(
+            "{BYTES}: {bytes_max} bytes are too few for messages of BUZZ_MAX_FRAME_BYTES \
+             {frame_bytes_max}; raise it to at least {needed}, or lower the latter"
+        ));
+    }
+    let retention = reader.told(RULES, retention::FORM, retention::parse);
+    for variable in [BYTES, RULES] {
+        if *store != StoreKind::Embedded && reader.is_given(variable) {
+            reader.note(format!(
+                "{variable} has no effect: it is for the embedded store alone"
+            ));
+        }
+    }
+    (bytes_max, retention.unwrap_or_default())
 }
 
 /// The bound asked for, cut to the share of the descriptors that connections may take.

@@ -327,6 +327,22 @@ const _: () = assert!(
 /// Address space reserved for the embedded store's file, in bytes. The file is sparse: it grows as
 /// events come and never to this size on its own.
 pub const STORE_MAP_BYTES_DEFAULT: usize = 256 << 30;
+/// Smallest value accepted for what the store may grow to (`BUZZ_STORE_MAX_BYTES`), in bytes.
+pub const STORE_BYTES_MIN: usize = 16 << 20;
+/// Largest value accepted: what LMDB can map on common machines, and far above any disk.
+pub const STORE_BYTES_MAX: usize = 16 << 40;
+/// The last part of the store's room, kept for what makes room, in bytes: two commits that each touch
+/// as many pages as a share of upkeep removes index entries.
+pub const STORE_RESERVE_BYTES_MAX: u64 = 128 << 20;
+/// But of a small store no more than one part in so many.
+pub const STORE_RESERVE_DIVISOR: u64 = 4;
+/// Messages of the largest size that the store must be able to hold.
+pub const STORE_MESSAGES_MIN: usize = 16;
+/// How full the store is when that is said in the log, in percent of what it takes. At 100 events are
+/// refused.
+pub const STORE_WARN_PERCENTS: [u64; 4] = [80, 90, 95, 100];
+/// So far below a step the store must fall before that is said, and before the step is said again.
+pub const STORE_WARN_FALL_PERCENT: u64 = 3;
 /// Smallest address space that the embedded store accepts, in bytes: an empty store and one commit.
 pub const STORE_MAP_BYTES_MIN: usize = 1 << 20;
 /// Read transactions that may be open at one time, over all threads. LMDB's own default is 126.
@@ -360,12 +376,24 @@ pub const MERGE_STREAMS_MAX: usize = 2_048;
 /// Entries of a scan between two looks at the clock.
 pub const SCAN_CLOCK_ENTRIES: u32 = 32;
 
-/// Entries that the writer looks at between two groups, to remove what has expired or vanished.
+/// Entries that the writer looks at between two groups, to remove what is not kept any longer.
 pub const UPKEEP_STEPS_MAX: u32 = 1_024;
 /// Index entries that it removes between two groups; the last event may pass it.
 pub const UPKEEP_INDEX_ENTRIES_MAX: usize = 8_192;
-/// Time between two looks for expired events.
-pub const EXPIRY_LOOK: Duration = Duration::from_secs(1);
+/// Time between two looks for what has become due, and at how full the store is.
+pub const UPKEEP_LOOK: Duration = Duration::from_secs(1);
+/// Bytes that a disk must have free beyond those that a copy of the store takes.
+pub const COPY_SPARE_BYTES: u64 = 1 << 20;
+/// Time between two looks at how far a copy of the store is.
+pub const COPY_LOOK: Duration = Duration::from_millis(100);
+/// Rules of `BUZZ_RETENTION`.
+pub const RETENTION_RULES_MAX: usize = 64;
+/// Longest age that a rule may give its events, in seconds: a hundred years.
+pub const RETENTION_AGE_SECONDS_MAX: u64 = 100 * 365 * 86_400;
+/// Entries that the writer counts between two groups, when it learns at the start how many events
+/// the rules with a count have.
+pub const RETENTION_LEARN_ENTRIES_MAX: u32 = 8_192;
+
 /// Entries that a full answer is looked beyond, to tell whether there are more (NIP-67).
 pub const HINT_ENTRIES_MAX: u32 = 64;
 
@@ -415,6 +443,12 @@ pub const CONTROL_ANSWER_BYTES_MAX: u64 = 1 << 20;
 pub const ACCESS_KEYS_MAX: usize = 1_000;
 /// Bytes of such a request.
 pub const ACCESS_REQUEST_BYTES_MAX: usize = 128 << 10;
+/// Bytes of a request to make a backup: a path, escaped.
+pub const BACKUP_REQUEST_BYTES_MAX: usize = 32 << 10;
+/// Time between two words of a relay on how far a backup is.
+pub const BACKUP_TELL: Duration = Duration::from_millis(500);
+/// Silence of a relay that makes a backup after which the command line gives up.
+pub const BACKUP_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Entries of the access lists in one answer of the control socket.
 pub const ACCESS_PAGE_ENTRIES_MAX: usize = 1_000;
 /// Bytes of one of those entries, as JSON.

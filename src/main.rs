@@ -4,7 +4,7 @@ use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Machine};
-use buzz_uring::control::{access, command, logs, start, transfer};
+use buzz_uring::control::{access, backup, command, logs, migrate, start, transfer};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -39,6 +39,15 @@ fn run(command: Command, config: Config) -> i32 {
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Export(asked) => transfer::command::export(&config, &asked)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
+        Command::Backup { to } => {
+            backup::command::backup(&config, &to).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
+        }
+        Command::Compact => {
+            backup::command::compact(&config).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
+        }
+        Command::Migrate { check } => {
+            migrate::run(&config, check).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
+        }
         Command::Run => serve(config),
     }
 }

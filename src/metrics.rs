@@ -213,6 +213,13 @@ pub fn events_removed() -> ByLabel<RemovalReason, Counter> {
     ByLabel::counters(&series::EVENTS_REMOVED, &[])
 }
 
+/// Shows how full the store is, in bytes: in use, in free pages, and in use when events are refused.
+pub fn show_store(used: u64, free: u64, max: u64) {
+    series::STORE_USED.gauge(&[]).set(used as f64);
+    series::STORE_FREE.gauge(&[]).set(free as f64);
+    series::STORE_MAX.gauge(&[]).set(max as f64);
+}
+
 /// Says which driver the shards run on.
 pub fn set_driver(driver: Driver) {
     for each in Driver::ALL {

@@ -136,6 +136,8 @@ pub const SETTINGS: &[Setting] = &[
     row(STORE, "BUZZ_DB_POOL_SIZE", count(limits::DB_POOL_DEFAULT), "connections", "Writer connections to PostgreSQL"),
     row(STORE, "BUZZ_DB_WAIT_MS", Preset::Number(limits::DB_WAIT_MS_DEFAULT), "milliseconds", "Time that a start waits for the database to answer"),
     row(STORE, "BUZZ_DB_READ_POOL_SIZE", count(limits::DB_READ_POOL_DEFAULT), "connections", "Reader connections; with either store four fifths of it is the ceiling of history reads"),
+    row(STORE, "BUZZ_STORE_MAX_BYTES", count(limits::STORE_MAP_BYTES_DEFAULT), "bytes", "What the embedded store's file may grow to; a little before, events are refused"),
+    row(STORE, "BUZZ_RETENTION", Preset::Nothing, "rules", "What is kept for how long, by kinds: 'kinds=0,3 keep; kinds=1,6,7 age=90d; kinds=* age=2y count=1000000'; the first rule that has the kind applies"),
 
     row(BOUNDS, "BUZZ_MAX_CONNECTIONS", count(limits::CONNECTIONS_DEFAULT), "connections", "Connections of all shards; at most 45 % of the descriptor limit"),
     row(BOUNDS, "BUZZ_MAX_FRAME_BYTES", count(limits::FRAME_BYTES_DEFAULT), "bytes", "Longest message a client may send"),

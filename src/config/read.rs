@@ -105,6 +105,24 @@ impl<'a> Reader<'a> {
         value
     }
 
+    /// A text that may be unset and is read by `parse`, whose error says what is wrong with it.
+    pub(super) fn told<T>(
+        &mut self,
+        variable: &'static str,
+        form: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let faults = self.faults.len();
+        let value = self.optional(variable, form, |text| parse(text).ok());
+        if let Some(refusal) = self.faults[faults..].first_mut()
+            && let Some((text, _)) = self.raw.get(variable)
+            && let Err(fault) = parse(text)
+        {
+            *refusal = format!("{variable}: {fault}; expected {form}");
+        }
+        value
+    }
+
     /// A whole number within `range`.
     pub(super) fn number(&mut self, variable: &'static str, range: RangeInclusive<u64>) -> u64 {
         let form = number_form(variable, &range);

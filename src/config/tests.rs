@@ -160,6 +160,41 @@ fn junk_names_the_variable_and_the_accepted_form() {
 }
 
 #[test]
+fn retention_is_read_once_and_its_junk_names_the_rule_and_the_fix() {
+    let config = resolve(&[("BUZZ_RETENTION", "kinds=0 keep; kinds=* age=2y")]).unwrap();
+    assert_eq!(config.retention.rule_of(1), Some(1));
+    assert!(
+        config
+            .render()
+            .contains("BUZZ_RETENTION=kinds=0 keep; kinds=* age=2y")
+    );
+    assert!(resolve(&[]).unwrap().retention.is_idle());
+    let text = faults(&[
+        ("BUZZ_RETENTION", "kinds=0 keep; kinds=1 age=90"),
+        ("BUZZ_STORE_MAX_BYTES", "10G"),
+    ]);
+    for words in [
+        "BUZZ_RETENTION: rule 2: `age=90` is not a number and a unit",
+        "; expected rules such as `kinds=",
+        "BUZZ_STORE_MAX_BYTES: `10G` is not accepted; expected a whole number of bytes",
+    ] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    let unused = resolve(&[
+        ("BUZZ_STORE", "postgres"),
+        ("DATABASE_URL", "postgres://h/d"),
+        ("BUZZ_RETENTION", "kinds=* age=1d"),
+    ]);
+    let notes = unused.unwrap().notes;
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.starts_with("BUZZ_RETENTION has no effect")),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn a_long_or_odd_value_is_shown_cut_and_escaped() {
     let fault = faults(&[(
         "BUZZ_STORE",

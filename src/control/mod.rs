@@ -10,10 +10,12 @@ use crate::metrics::Metrics;
 
 pub mod access;
 pub mod admin;
+pub mod backup;
 mod bounded;
 pub mod caps;
 pub mod command;
 pub mod logs;
+pub mod migrate;
 pub mod notify;
 pub mod open;
 pub mod pages;

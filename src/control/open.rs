@@ -15,15 +15,14 @@ use tokio::task::JoinHandle;
 
 use super::admin::Admin;
 use super::bounded::Bounded;
+use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
 use super::start::StartError;
 use crate::config::{Config, StoreKind};
 use crate::lifecycle::Stage;
-use crate::limits::{
-    ADMIN_CONNECTION_MS_MAX, ADMIN_CONNECTIONS_MAX, STORE_MAP_BYTES_DEFAULT, STORE_READERS_DEFAULT,
-};
+use crate::limits::{ADMIN_CONNECTION_MS_MAX, ADMIN_CONNECTIONS_MAX};
 use crate::shard::http;
-use crate::store::embedded::{self, Embedded, EmbeddedOptions, FolderLock};
+use crate::store::embedded::{self, Embedded, FolderLock};
 use crate::store::postgres::{Postgres, PostgresOptions};
 use crate::store::{Store, unix_seconds};
 
@@ -51,11 +50,7 @@ pub async fn store(
         source,
     };
     let StoreKind::Postgres { url, read_url } = &config.store else {
-        let store = Embedded::open(&EmbeddedOptions {
-            dir: config.data_dir.clone(),
-            map_bytes: STORE_MAP_BYTES_DEFAULT,
-            readers_max: STORE_READERS_DEFAULT,
-        });
+        let store = Embedded::open(&store_options(config));
         return Ok(Ok(Opened {
             store: Store::Embedded(store.map_err(of_folder)?),
             folder: None,
@@ -86,9 +81,12 @@ pub fn describe(store: &Store) -> Value {
     let mut described = json!({"kind": store.name(), "pending_writes": store.pending()});
     match store {
         Store::Embedded(store) => {
-            let usage = store.usage();
-            described["file_bytes"] = usage.file_bytes.into();
-            described["map_bytes"] = usage.map_bytes.into();
+            let usage = store.usage().ok();
+            described["used_bytes"] = usage.map(|usage| usage.used_bytes).into();
+            described["free_bytes"] = usage.map(|usage| usage.free_bytes).into();
+            described["file_bytes"] = usage.map(|usage| usage.file_bytes()).into();
+            described["events_bytes_max"] = usage.map(|usage| usage.events_max).into();
+            described["bytes_max"] = usage.map(|usage| usage.bytes_max).into();
         }
         Store::Postgres(store) => {
             let status = store.status();

@@ -6,14 +6,13 @@
 //! ending, most likely, and is tried again for a bounded time.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::{runtime, signals, socket};
 use crate::config::{Config, StoreKind};
 use crate::limits::{
-    ACCESS_REACH_PAUSE, ACCESS_REACH_WAIT, COMMAND_DB_POOL_MAX, STORE_MAP_BYTES_DEFAULT,
-    STORE_READERS_DEFAULT,
+    ACCESS_REACH_PAUSE, ACCESS_REACH_WAIT, COMMAND_DB_POOL_MAX, STORE_READERS_DEFAULT,
 };
 use crate::secret::Secret;
 use crate::store::embedded::{Embedded, EmbeddedOptions, OpenError};
@@ -101,7 +100,7 @@ pub fn reach(config: &Config, missing: Missing) -> Result<Way, ReachError> {
         if missing == Missing::Refuse && matches!(Embedded::is_in(dir), Ok(false)) {
             return Err(ReachError::NoStore(shown()));
         }
-        match open(dir) {
+        match open(config) {
             Ok(store) => return Ok(Way::Store(Store::Embedded(store))),
             Err(OpenError::Locked { .. }) if Instant::now() < end => {
                 std::thread::sleep(ACCESS_REACH_PAUSE);
@@ -120,18 +119,23 @@ pub fn reach(config: &Config, missing: Missing) -> Result<Way, ReachError> {
 }
 
 /// Opens the store, and removes the socket of a relay that has ended without doing so.
-fn open(dir: &Path) -> Result<Embedded, OpenError> {
+fn open(config: &Config) -> Result<Embedded, OpenError> {
     let control = runtime().map_err(OpenError::Io)?;
     let _entered = control.enter();
     signals::outlive_the_file_size_limit().map_err(OpenError::Io)?;
-    let store = Embedded::open(&EmbeddedOptions {
-        dir: dir.to_owned(),
-        map_bytes: STORE_MAP_BYTES_DEFAULT,
-        readers_max: STORE_READERS_DEFAULT,
-    })?;
+    let store = Embedded::open(&store_options(config))?;
     // It harms nobody where it is: the next relay replaces it.
-    let _ = std::fs::remove_file(dir.join(socket::NAME));
+    let _ = std::fs::remove_file(config.data_dir.join(socket::NAME));
     Ok(store)
+}
+
+/// How the embedded store is opened with these settings.
+pub fn store_options(config: &Config) -> EmbeddedOptions {
+    EmbeddedOptions {
+        dir: config.data_dir.clone(),
+        map_bytes: config.store_bytes_max,
+        readers_max: STORE_READERS_DEFAULT,
+    }
 }
 
 /// Opens the database, beside the relays that may run on it.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::access;
 use super::admin::{self, Admin, Sources, Status};
+use super::backup;
 use super::caps::GateControl;
 use super::command;
 use super::logs::Logs;
@@ -120,6 +121,9 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     let lifecycle = Lifecycle::new();
     let pages = pages(&config);
     let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
+    if let Store::Embedded(store) = &store {
+        store.retain(common.config.retention.clone());
+    }
     store.start_writer(common.sink());
     let caps = Arc::new(GateControl::new(common.gates));
     let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
@@ -164,6 +168,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
                 .clone()
                 .merge(access::router(common.clone()))
                 .merge(transfer::router(common.clone()))
+                .merge(backup::router(common.clone()))
                 .merge(admin::status_router(sources.clone())),
         )
         .map_err(system("cannot serve the control socket"))?;
@@ -382,6 +387,12 @@ impl Status for RelayStatus {
         self.caps.show();
         if let (Some(metrics), Store::Postgres(store)) = (&self.database, &self.common.store) {
             metrics.show(&store.status());
+        }
+        // A store that cannot be read says so elsewhere; its last figures stand meanwhile.
+        if let Store::Embedded(store) = &self.common.store
+            && let Ok(usage) = store.usage()
+        {
+            metrics::show_store(usage.used_bytes, usage.free_bytes, usage.events_max);
         }
     }
 }

@@ -177,6 +177,8 @@ labels! {
         Replaced => "replaced",
         /// Its key has asked to vanish (NIP-62).
         Vanished => "vanished",
+        /// No rule keeps it.
+        Retention => "retention",
     }
     /// What a client asked of the store.
     QueryKind("kind") {

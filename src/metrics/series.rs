@@ -171,6 +171,12 @@ table! {
         "Turns of reader threads: questions that met pages that were not in memory";
     STORE_COMMIT_SECONDS = Histogram "buzz_store_commit_seconds" []
         "Time of a commit, its sync included";
+    STORE_USED = Gauge "buzz_store_used_bytes" []
+        "Bytes of the store's file in use, without its free pages";
+    STORE_FREE = Gauge "buzz_store_free_bytes" []
+        "Bytes of free pages in the store's file, used again before it grows";
+    STORE_MAX = Gauge "buzz_store_max_bytes" []
+        "Bytes in use at which the store refuses events";
 
     // Only where the store is a database.
     DB_CONNECTIONS = Gauge "buzz_db_connections" [closed::<DbPool>()]

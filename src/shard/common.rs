@@ -254,6 +254,7 @@ impl CommitSink for Fanout {
             Removal::Expired => RemovalReason::Expired,
             Removal::Replaced => RemovalReason::Replaced,
             Removal::Vanished => RemovalReason::Vanished,
+            Removal::Retention => RemovalReason::Retention,
         };
         self.events_removed.of(why).increment(events as u64);
     }

@@ -160,6 +160,11 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     if event.created_at() < now.saturating_sub(past) {
         return Err(Reason::new(Prefix::Invalid, "created_at is too long ago"));
     }
+    let retention = &shard.config.retention;
+    if retention.refuses(event.kind(), event.created_at(), now) {
+        let text = "older than events of its kind are kept here";
+        return Err(Reason::fixed(Prefix::Invalid, text));
+    }
     if repost::embeds_protected(event) {
         let text = "a repost must not embed a protected event";
         return Err(Reason::fixed(Prefix::Invalid, text));

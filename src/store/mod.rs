@@ -21,6 +21,7 @@ mod conformance;
 pub mod embedded;
 mod export;
 pub mod postgres;
+pub mod retention;
 mod rows;
 
 pub use chosen::{Reader, Store, block_on};
@@ -87,15 +88,18 @@ pub enum Removal {
     Replaced,
     /// Its author, or a gift wrap's addressee, has asked to vanish (NIP-62).
     Vanished,
+    /// No rule keeps it.
+    Retention,
 }
 
 impl Removal {
     /// Every value, in the order of their numbers.
-    pub const ALL: [Removal; 4] = [
+    pub const ALL: [Removal; 5] = [
         Removal::Deleted,
         Removal::Expired,
         Removal::Replaced,
         Removal::Vanished,
+        Removal::Retention,
     ];
 }
 
@@ -202,6 +206,11 @@ impl StoreError {
     /// What kind of trouble it is.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
+    }
+
+    /// Whether less of the same may still have room: what is full is the store, and not its disk.
+    pub fn may_fit_in_parts(&self) -> bool {
+        self.kind == StoreErrorKind::Full && self.os_code.is_none()
     }
 
     /// Whether the same call may succeed later, without anything being repaired by hand.

@@ -188,7 +188,17 @@ fn a_folder_that_holds_something_else_is_left_as_it_is() {
         .find(|path| path.ends_with("data.mdb"));
     let file = file.expect("the store's file");
     let sound = fs::read(&file).unwrap();
-    for broken in [b"not a store at all".repeat(1_000), vec![0xff; 64 << 10]] {
+    let cut = |bytes: usize| sound[..sound.len() - bytes].to_vec();
+    let broken = [
+        b"not a store at all".repeat(1_000),
+        vec![0xff; 64 << 10],
+        // Cut short by hand, and emptied: no read may end the process, and no new store is made.
+        cut(1),
+        cut(sound.len() / 2),
+        cut(sound.len() - 8_192),
+        Vec::new(),
+    ];
+    for broken in broken {
         fs::write(&file, &broken).unwrap();
         let before = contents(&dir);
         refused(&launch, &["data folder"], &before);

@@ -11,7 +11,9 @@
 
 use heed::{PutFlags, RwTxn};
 
+use super::keep::Change;
 use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
+use super::size::Room;
 use super::tables::Tables;
 use super::{deletion, store_error};
 use crate::limits::COMMIT_INDEX_ENTRIES_MAX;
@@ -28,6 +30,8 @@ pub struct Scratch {
     entries: Vec<Pending>,
     /// By sequence, from the group's first: removed again within the group.
     removed: Vec<bool>,
+    /// Events that the group adds and removes, in its order.
+    pub(super) changes: Vec<Change>,
     /// Events removed, by why.
     removals: [usize; Removal::ALL.len()],
 }
@@ -64,6 +68,7 @@ pub struct Group<'t, 's> {
     /// The last sequence before this group.
     base: u64,
     seq: u64,
+    room: Room,
     /// Whether anything but events was written.
     pub(super) changed: bool,
     /// Index entries of events that were removed.
@@ -78,9 +83,11 @@ impl<'t, 's> Group<'t, 's> {
     ) -> Result<Group<'t, 's>, StoreError> {
         let txn = tables.env.write_txn().map_err(store_error)?;
         let base = tables.last_sequence(&txn)?;
+        let room = Room::begin(tables, &txn)?;
         scratch.bytes.clear();
         scratch.entries.clear();
         scratch.removed.clear();
+        scratch.changes.clear();
         scratch.removals = Default::default();
         Ok(Group {
             tables,
@@ -88,6 +95,7 @@ impl<'t, 's> Group<'t, 's> {
             scratch,
             base,
             seq: base,
+            room,
             changed: false,
             entries_removed: 0,
         })
@@ -139,6 +147,10 @@ impl<'t, 's> Group<'t, 's> {
         if event.kind() == kind::VANISH {
             self.begin_vanish(event).map_err(Fail::Group)?;
             return Ok(None);
+        }
+        if !self.room.is_left(event) {
+            let full = StoreError::new(StoreErrorKind::Full, "it has reached its size");
+            return Ok(Some(Outcome::Failed(full)));
         }
         if event.kind() == kind::DELETION && self.names_too_much(event).map_err(Fail::before)? {
             let text = "the request names more than one commit may remove, send it in parts";
@@ -241,6 +253,7 @@ impl<'t, 's> Group<'t, 's> {
             bytes,
             entries,
             removed,
+            changes,
             ..
         } = &mut *self.scratch;
         record.clear();
@@ -274,7 +287,9 @@ impl<'t, 's> Group<'t, 's> {
             Ok::<(), StoreError>(())
         })?;
         removed.push(false);
+        changes.push(Change::of(event, true));
         self.seq = seq;
+        self.room.take(event);
         Ok(())
     }
 
@@ -303,6 +318,7 @@ impl<'t, 's> Group<'t, 's> {
 
     fn remove(&mut self, event: &Event, seq: u64, why: Removal) -> Result<(), StoreError> {
         self.changed = true;
+        self.scratch.changes.push(Change::of(event, false));
         self.scratch.removals[why as usize] += 1;
         self.entries_removed += layout::entry_count(event);
         if let Some(expires) = event.expiration() {

@@ -1,9 +1,11 @@
 //! The embedded store: one LMDB environment, one writer thread, readers on every shard.
 //!
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
-//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices, `export`
-//! gives everything that is wanted.
-//! `deletion`, `expiry` and `vanish` take events away, the latter two in the writer's `upkeep`.
+//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
+//! `deletion`, `expiry`, `vanish` and `keep` take events away, all but the first in the writer's
+//! `upkeep`.
+//! `size` says how full it is, `file` whether its file is whole, and `copy` makes
+//! backups and compacts.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
 //! thread keeps the environment alive until [`Embedded::close`].
@@ -11,22 +13,27 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heed::MdbError;
 
+use super::retention::Retention;
 use super::{CommitSink, Job, StoreError, StoreErrorKind, unix_seconds};
 
 mod access;
 mod apply;
+mod copy;
 mod deletion;
 mod expiry;
+mod file;
+mod keep;
 mod layout;
 mod lock;
 mod merge;
 mod plan;
 mod query;
 mod reader;
+mod size;
 mod source;
 mod tables;
 mod upgrade;
@@ -38,10 +45,12 @@ mod writer;
 mod tests;
 
 pub use access::{Access, List, Screen};
+pub use copy::{Backup, CompactError, Compacted, CopyError, Watch};
 pub use deletion::Gone;
 pub use lock::FolderLock;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
+pub use size::Usage;
 use writer::GroupBounds;
 
 /// Where the store is, and how large it may be.
@@ -96,17 +105,6 @@ pub enum OpenError {
     Store(#[source] StoreError),
 }
 
-/// How full the store is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes of the file in use, free pages within it included.
-    pub file_bytes: u64,
-    /// The most it can come to.
-    pub map_bytes: u64,
-    /// Slots for read transactions in use.
-    pub readers: u32,
-}
-
 /// A handle to the embedded store. Clones are the same store.
 #[derive(Clone)]
 pub struct Embedded {
@@ -118,6 +116,8 @@ pub struct Embedded {
 struct Shared {
     tables: tables::Tables,
     queue: writer::Queue,
+    /// What the writer will keep; it takes them.
+    rules: Mutex<Retention>,
     _lock: lock::FolderLock,
 }
 
@@ -129,6 +129,7 @@ impl Embedded {
         let shared = Shared {
             tables,
             queue: writer::Queue::new(),
+            rules: Mutex::default(),
             _lock: lock,
         };
         Ok(Embedded {
@@ -145,6 +146,12 @@ impl Embedded {
         dir.join(tables::FOLDER).try_exists()
     }
 
+    /// Says how long events are kept. For the writer that is started afterwards; without it events
+    /// are kept for ever.
+    pub fn retain(&self, rules: Retention) {
+        *self.rules() = rules;
+    }
+
     /// Starts the writer's thread, once.
     ///
     /// # Panics
@@ -154,12 +161,12 @@ impl Embedded {
     }
 
     /// As [`start_writer`](Self::start_writer), with a clock in seconds since 1970 by which events
-    /// expire.
+    /// expire and become too old to be kept.
     ///
     /// # Panics
     /// As [`start_writer`](Self::start_writer).
     pub fn start_writer_at(&self, sink: impl CommitSink, clock: impl Fn() -> u64 + Send + 'static) {
-        writer::start(&self.shared, sink, clock, GroupBounds::SERVING);
+        self.start(sink, clock, GroupBounds::SERVING);
     }
 
     /// As [`start_writer`](Self::start_writer), for a process that does nothing but fill the store:
@@ -168,7 +175,23 @@ impl Embedded {
     /// # Panics
     /// As [`start_writer`](Self::start_writer).
     pub fn start_filling(&self, sink: impl CommitSink) {
-        writer::start(&self.shared, sink, unix_seconds, GroupBounds::FILLING);
+        self.start(sink, unix_seconds, GroupBounds::FILLING);
+    }
+
+    fn start(
+        &self,
+        sink: impl CommitSink,
+        clock: impl Fn() -> u64 + Send + 'static,
+        bounds: GroupBounds,
+    ) {
+        let rules = std::mem::take(&mut *self.rules());
+        writer::start(&self.shared, sink, rules, clock, bounds);
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Retention> {
+        // Nothing is ever half done under this lock.
+        let rules = self.shared.rules.lock();
+        rules.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands events to the writer, from any thread, without waiting; the writer is woken at most
@@ -195,14 +218,8 @@ impl Embedded {
     }
 
     /// How full the store is.
-    pub fn usage(&self) -> Usage {
-        let info = self.shared.tables.env.info();
-        let page = u64::from(self.shared.tables.env.unnamed_database_stat().page_size);
-        Usage {
-            file_bytes: (info.last_page_number as u64 + 1) * page,
-            map_bytes: info.map_size as u64,
-            readers: info.number_of_readers,
-        }
+    pub fn usage(&self) -> Result<Usage, StoreError> {
+        size::usage(&self.shared.tables)
     }
 }
 
@@ -221,6 +238,9 @@ fn store_error(error: heed::Error) -> StoreError {
         heed::Error::Io(error) => StoreError::from_io(&error),
         heed::Error::Mdb(MdbError::MapFull) => StoreError::new(Full, "its map is used up"),
         heed::Error::Mdb(MdbError::TxnFull) => StoreError::new(Full, "one commit is too large"),
+        heed::Error::Mdb(MdbError::Incompatible) => {
+            StoreError::new(Corrupt, "its pages do not add up")
+        }
         heed::Error::Mdb(MdbError::ReadersFull) => StoreError::new(ReadersExhausted, ""),
         heed::Error::Mdb(MdbError::Panic) => {
             StoreError::new(Broken, "an earlier write failed midway")

@@ -19,8 +19,8 @@ use rustix::fs::FallocateFlags;
 
 use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
-use super::{EmbeddedOptions, OpenError, store_error, upgrade};
-use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN};
+use super::{EmbeddedOptions, OpenError, file, size, store_error, upgrade};
+use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN, STORE_RESERVE_BYTES_MAX};
 use crate::nostr::event::Event;
 use crate::store::{Row, StoreError, StoreErrorKind};
 
@@ -30,12 +30,9 @@ pub type Table = Database<'static, Bytes, Bytes>;
 /// The environment's folder within the data folder.
 pub const FOLDER: &str = "events";
 /// Databases that later schemas may add without a change here.
-const DATABASES_MAX: u32 = 32;
+pub const DATABASES_MAX: u32 = 32;
 /// The largest memory page of Linux, in bytes: a map must be whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
-/// Pages by which a sound file may be shorter than its meta page says: LMDB does not write pages
-/// that the last commit took and gave back.
-const UNWRITTEN_PAGES_MAX: u64 = 1_024;
 /// Bytes of LMDB's lock file: a header of less than a page, and a cache line for each reader.
 const LOCK_HEADER_BYTES: u64 = 4_096;
 const LOCK_READER_BYTES: u64 = 64;
@@ -44,6 +41,8 @@ const LOCK_READER_BYTES: u64 = 64;
 pub struct Tables {
     /// The environment.
     pub env: Env<WithoutTls>,
+    /// What the file may grow to, in bytes. The map is larger where more than that is in use already.
+    pub(super) bytes_max: u64,
     pub(super) meta: Table,
     pub(super) events: Table,
     pub(super) id: Table,
@@ -66,13 +65,16 @@ impl Tables {
         if !dir.exists() {
             make_folder(&dir)?;
         }
-        let map_bytes = options
-            .map_bytes
-            .max(STORE_MAP_BYTES_MIN)
-            .next_multiple_of(PAGE_BYTES_MAX);
         reserve_lock_file(&dir, options.readers_max)?;
+        file::remove_leftovers(&dir)?;
+        let path = dir.join(file::NAME);
+        if !path.exists() {
+            create_file(&dir)?;
+        }
+        file::check(&path)?;
+        let bytes_max = whole_map(options.map_bytes);
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
-        open.map_size(map_bytes)
+        open.map_size(bytes_max)
             .max_readers(options.readers_max)
             .max_dbs(DATABASES_MAX);
         // SAFETY: the flag asks for less read-ahead and no more. The file is mapped read-only, it is
@@ -83,16 +85,31 @@ impl Tables {
             open.open(&dir).map_err(open_error)?
         };
         env.clear_stale_readers().map_err(open_error)?;
-        check_length(&env, &dir)?;
-        match version(&env)? {
-            None => create(env),
-            Some(SCHEMA_VERSION) => attach(env),
+        let mut tables = match version(&env)? {
+            // The file of a store that another program has made and never used.
+            None => create(env)?,
+            Some(SCHEMA_VERSION) => attach(env)?,
             Some(_) => {
                 let tables = extend(env)?;
                 upgrade::run(&tables).map_err(OpenError::Store)?;
-                Ok(tables)
+                tables
             }
+        };
+        tables.bytes_max = bytes_max as u64;
+        tables.make_room()?;
+        Ok(tables)
+    }
+
+    /// Gives a store that holds more than it may room all the same: it takes some to get smaller.
+    fn make_room(&self) -> Result<(), OpenError> {
+        let usage = size::usage(self).map_err(OpenError::Store)?;
+        if !usage.is_beyond_its_size() {
+            return Ok(());
         }
+        let needed = usage.file_bytes() + STORE_RESERVE_BYTES_MAX;
+        let map_bytes = whole_map(needed.try_into().unwrap_or(usize::MAX / 2));
+        // SAFETY: nobody else has the environment yet, and no transaction is open.
+        unsafe { self.env.resize(map_bytes) }.map_err(open_error)
     }
 
     /// What an error of a write means, where the system says less: LMDB reports a short write, which
@@ -110,7 +127,7 @@ impl Tables {
         let free = rustix::fs::statvfs(self.env.path())
             .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < room);
         let length =
-            std::fs::metadata(self.env.path().join("data.mdb")).map_or(0, |data| data.len());
+            std::fs::metadata(self.env.path().join(file::NAME)).map_or(0, |data| data.len());
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         free || limit.is_some_and(|limit| limit.saturating_sub(length) < room)
     }
@@ -124,6 +141,25 @@ impl Tables {
             layout::Index::AuthorKind => self.author_kind,
             layout::Index::Tag => self.tag,
         }
+    }
+
+    /// Every database.
+    pub fn all(&self) -> [Table; NAMES.len()] {
+        [
+            self.meta,
+            self.events,
+            self.id,
+            self.address,
+            self.time,
+            self.kind,
+            self.author,
+            self.author_kind,
+            self.tag,
+            self.access,
+            self.deleted,
+            self.vanished,
+            self.expiry,
+        ]
     }
 
     /// The last sequence given out, as this transaction sees it.
@@ -189,7 +225,8 @@ impl Tables {
     }
 }
 
-const NAMES: [&str; 13] = [
+/// The databases' names.
+pub const NAMES: [&str; 13] = [
     "meta",
     "events",
     "id",
@@ -319,6 +356,7 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
     ] = tables;
     Tables {
         env,
+        bytes_max: 0,
         meta,
         events,
         id,
@@ -333,6 +371,31 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
         vanished,
         expiry,
     }
+}
+
+/// Makes a new store's file. It gets its name when it is whole: a file of that name that holds
+/// nothing is a store that was lost, and not one that is being made.
+fn create_file(dir: &Path) -> Result<(), OpenError> {
+    let unfinished = dir.join(file::UNFINISHED);
+    let mut open = EnvOpenOptions::new().read_txn_without_tls();
+    open.map_size(whole_map(STORE_MAP_BYTES_MIN))
+        .max_dbs(DATABASES_MAX);
+    // SAFETY: nobody else knows the file, and only this thread uses it: so it needs no lock.
+    let env = unsafe {
+        open.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_LOCK);
+        open.open(&unfinished).map_err(open_error)?
+    };
+    let closed = env.clone().prepare_for_closing();
+    drop(create(env)?);
+    closed.wait();
+    file::put_in_place(&unfinished, &dir.join(file::NAME)).map_err(refused)
+}
+
+/// The map's size in whole pages of every kind of machine.
+fn whole_map(bytes: usize) -> usize {
+    bytes
+        .max(STORE_MAP_BYTES_MIN)
+        .next_multiple_of(PAGE_BYTES_MAX)
 }
 
 /// Gives LMDB's lock file its blocks before it is mapped. LMDB makes it sparse, and on a disk that has
@@ -350,19 +413,6 @@ fn reserve_lock_file(dir: &Path, readers: u32) -> Result<(), OpenError> {
         Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => Ok(()),
         Err(error) => Err(refused(error.into())),
     }
-}
-
-/// A file cut short, as by an interrupted copy, would end the process by SIGBUS at some later read.
-fn check_length(env: &Env<WithoutTls>, dir: &Path) -> Result<(), OpenError> {
-    let length = std::fs::metadata(dir.join("data.mdb"))
-        .map_err(refused)?
-        .len();
-    let page = u64::from(env.unnamed_database_stat().page_size);
-    let pages = env.info().last_page_number as u64 + 1;
-    if length / page + UNWRITTEN_PAGES_MAX < pages {
-        return Err(OpenError::Corrupt("the file is shorter than its contents"));
-    }
-    Ok(())
 }
 
 fn open_error(error: heed::Error) -> OpenError {

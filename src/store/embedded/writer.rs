@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 use super::Shared;
 use super::apply::{Group, Scratch};
 use super::layout;
-use super::tables::Tables;
 use super::upkeep::Upkeep;
 use crate::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
     FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX,
 };
 use crate::nostr::event::Event;
-use crate::store::{CommitSink, Done, Job, Outcome, StoreError};
+use crate::store::retention::Retention;
+use crate::store::{CommitSink, Done, Job, Outcome, StoreError, StoreErrorKind};
 
 /// Events on their way to the writer. Shards meet here; the lock is held for a few moves.
 pub struct Queue {
@@ -142,6 +142,7 @@ impl GroupBounds {
 pub fn start(
     shared: &Arc<Shared>,
     sink: impl CommitSink,
+    rules: Retention,
     clock: impl Fn() -> u64 + Send + 'static,
     bounds: GroupBounds,
 ) {
@@ -150,97 +151,148 @@ pub fn start(
     let shared = Arc::clone(shared);
     let run = thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || run(&shared, sink, clock, bounds));
+        .spawn(move || run(&shared, sink, rules, clock, bounds));
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
-fn run(shared: &Shared, mut sink: impl CommitSink, clock: impl Fn() -> u64, bounds: GroupBounds) {
+/// The thread's own.
+struct Writer<'s, S, C> {
+    shared: &'s Shared,
+    sink: S,
+    upkeep: Upkeep<C>,
+    scratch: Scratch,
+    /// Places in the group of requests to vanish, which its commit only begins.
+    vanishing: Vec<usize>,
+}
+
+fn run(
+    shared: &Shared,
+    sink: impl CommitSink,
+    rules: Retention,
+    clock: impl Fn() -> u64,
+    bounds: GroupBounds,
+) {
     let _guard = AbortOnPanic;
+    let mut writer = Writer {
+        shared,
+        sink,
+        upkeep: Upkeep::begin(&shared.tables, rules, clock),
+        scratch: Scratch::default(),
+        vanishing: Vec::new(),
+    };
     let mut jobs = Vec::new();
-    let mut done: Vec<Done> = Vec::new();
-    let mut vanishing = Vec::new();
-    // Of a group that was full before it was through.
-    let mut later = Vec::new();
-    let mut scratch = Scratch::default();
-    let mut upkeep = Upkeep::begin(&shared.tables, clock);
+    let mut group: Vec<Done> = Vec::new();
     loop {
-        let open = shared.queue.take(&mut jobs, upkeep.wait());
+        let open = shared.queue.take(&mut jobs, writer.upkeep.wait());
         let mut rest = jobs.drain(..).peekable();
-        while rest.peek().is_some() || !later.is_empty() {
+        while rest.peek().is_some() || !group.is_empty() {
             let mut size = Size::default();
-            done.append(&mut later);
-            for done in &done {
+            // What is left of a group that was full before it was through comes first.
+            for done in &group {
                 size.takes(&done.event, bounds);
             }
             while let Some(job) = rest.next_if(|job| size.takes(&job.event, bounds)) {
                 // The outcome is set below, whatever happens.
-                done.push(Done {
+                group.push(Done {
                     origin: job.origin,
                     event: job.event,
                     outcome: Outcome::Duplicate,
                 });
             }
-            let start = Instant::now();
-            match commit(&shared.tables, &mut scratch, &mut done, &mut vanishing) {
-                Ok((stored, taken)) => {
-                    later = done.split_off(taken);
-                    if stored > 0 {
-                        sink.commit_took(start.elapsed(), stored);
-                    }
-                    scratch.report(&mut sink);
-                }
-                Err(error) => {
-                    let error = shared.tables.explain(error);
-                    // Once a group: a full disk refuses thousands of events a second.
-                    tracing::error!(%error, events = done.len(), "a commit failed");
-                    done.append(&mut vanishing);
-                    for done in &mut done {
-                        done.outcome = Outcome::Failed(error.clone());
-                    }
-                }
-            }
-            later
-                .iter()
-                .chain(&vanishing)
-                .for_each(|done| size.leaves(&done.event));
-            vanishing.drain(..).for_each(|done| upkeep.vanish(done));
-            sink.committed(&mut done);
-            done.clear();
-            shared.queue.answered(size.events, size.bytes);
-            upkeep.turn(shared, &mut scratch, &mut sink);
+            group = writer.write(group);
+            writer.turn();
         }
-        if !open && !upkeep.owes_an_answer() {
+        if !open && !writer.upkeep.owes_an_answer() {
             return;
         }
-        upkeep.turn(shared, &mut scratch, &mut sink);
+        writer.turn();
     }
 }
 
-/// Decides and commits one group. Moves requests to vanish, which have only begun, to `vanishing`.
-/// Returns how many events were stored, and of how many at the front of `done` there is an outcome:
-/// the others are left for the next group.
-fn commit(
-    tables: &Tables,
-    scratch: &mut Scratch,
-    done: &mut Vec<Done>,
-    vanishing: &mut Vec<Done>,
-) -> Result<(usize, usize), StoreError> {
-    let mut group = Group::begin(tables, scratch)?;
-    let mut stored = 0;
-    let mut at = 0;
-    while at < done.len() && !group.is_full() {
-        let next = &mut done[at];
-        match group.add(&next.event)? {
-            Some(outcome) => {
-                stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
-                next.outcome = outcome;
-                at += 1;
-            }
-            None => vanishing.push(done.remove(at)),
-        }
+impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
+    fn turn(&mut self) {
+        self.upkeep
+            .turn(self.shared, &mut self.scratch, &mut self.sink);
     }
-    group.commit()?;
-    Ok((stored, at))
+
+    /// Commits a group and answers it; what is too large to be one commit, in parts. Returns what is
+    /// left for the next group, in its order.
+    fn write(&mut self, mut group: Vec<Done>) -> Vec<Done> {
+        let start = Instant::now();
+        let mut later = Vec::new();
+        match self.commit(&mut group) {
+            Ok((stored, taken)) => {
+                later = group.split_off(taken);
+                if stored > 0 {
+                    self.sink.commit_took(start.elapsed(), stored);
+                }
+                self.upkeep.follow(&self.scratch);
+                self.scratch.report(&mut self.sink);
+            }
+            Err(error) if error.may_fit_in_parts() && group.len() > 1 => {
+                let mut second = group.split_off(group.len() / 2);
+                let mut left = self.write(group);
+                if left.is_empty() {
+                    return self.write(second);
+                }
+                left.append(&mut second);
+                return left;
+            }
+            Err(error) => {
+                let error = self.shared.tables.explain(error);
+                // Once a group: a full disk refuses thousands of events a second.
+                tracing::error!(%error, events = group.len(), "a commit failed");
+                self.vanishing.clear();
+                for done in &mut group {
+                    done.outcome = Outcome::Failed(error.clone());
+                }
+            }
+        }
+        // From behind, so that the places before stay.
+        for at in self.vanishing.drain(..).rev() {
+            self.upkeep.vanish(group.remove(at));
+        }
+        if group.iter().any(found_no_room) {
+            self.upkeep.say_full(&self.shared.tables);
+        }
+        let events = group.len();
+        let bytes = group.iter().map(|done| done.event.json().len()).sum();
+        self.sink.committed(&mut group);
+        self.shared.queue.answered(events, bytes);
+        later
+    }
+
+    /// Decides and commits one group. Returns how many events were stored, and of how many at its
+    /// front there is an outcome: the others are left for the next group.
+    fn commit(&mut self, group: &mut [Done]) -> Result<(usize, usize), StoreError> {
+        self.vanishing.clear();
+        let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
+        let (mut stored, mut taken) = (0, 0);
+        for (at, done) in group.iter_mut().enumerate() {
+            if commit.is_full() {
+                break;
+            }
+            taken = at + 1;
+            if let Some(reason) = self.upkeep.refusal(&done.event) {
+                done.outcome = Outcome::Refused(reason);
+                continue;
+            }
+            match commit.add(&done.event)? {
+                Some(outcome) => {
+                    stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
+                    done.outcome = outcome;
+                }
+                None => self.vanishing.push(at),
+            }
+        }
+        commit.commit()?;
+        Ok((stored, taken))
+    }
+}
+
+/// Whether there was no room for an event.
+fn found_no_room(done: &Done) -> bool {
+    matches!(&done.outcome, Outcome::Failed(error) if error.kind() == StoreErrorKind::Full)
 }
 
 /// How large a group is.
@@ -268,12 +320,6 @@ impl Size {
             entries,
         };
         true
-    }
-
-    /// An event will not be answered with the others.
-    fn leaves(&mut self, event: &Event) {
-        self.events -= 1;
-        self.bytes -= event.json().len();
     }
 }
 

@@ -19,7 +19,7 @@ use super::error::corrupt;
 use super::group::{self, TURN, key, number};
 use super::keys::{Half, age_of, signed};
 use super::pool::{Lease, Param};
-use crate::limits::{DB_VANISH_SECONDS, EXPIRY_LOOK, UPKEEP_STEPS_MAX};
+use crate::limits::{DB_VANISH_SECONDS, UPKEEP_LOOK, UPKEEP_STEPS_MAX};
 use crate::store::{Done, Job, Outcome, Removal, StoreError};
 
 /// Whether anything has expired, and whose removal is left to others.
@@ -126,12 +126,12 @@ impl Upkeep {
                     answers.removals = swept.removals;
                     // There may be more at once.
                     if !swept.more {
-                        self.next_look = Instant::now() + EXPIRY_LOOK;
+                        self.next_look = Instant::now() + UPKEEP_LOOK;
                     }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "expired events could not be removed, trying again");
-                    self.next_look = Instant::now() + EXPIRY_LOOK;
+                    self.next_look = Instant::now() + UPKEEP_LOOK;
                 }
             }
             self.failed = false;
@@ -154,7 +154,7 @@ impl Upkeep {
             Err(error) => {
                 tracing::warn!(%error, "a vanished key's events could not be removed");
                 self.failed = true;
-                self.next_look = Instant::now() + EXPIRY_LOOK;
+                self.next_look = Instant::now() + UPKEEP_LOOK;
                 let failed = |job| done(job, Outcome::Failed(error.clone()));
                 // The removal is under way in the table: some relay goes on with it.
                 answers.done.extend(self.erasures.drain(..).map(failed));

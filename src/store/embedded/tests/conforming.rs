@@ -1,7 +1,7 @@
 //! The embedded store under the tests that every store passes.
 
 use super::super::apply::Scratch;
-use super::super::upkeep::expire;
+use super::super::upkeep::{Share, expire};
 use super::*;
 use crate::nostr::hll::Hll;
 use crate::nostr::message::EoseHint;
@@ -90,7 +90,7 @@ impl TestStore for Conforming {
 
     fn sweep(&self, now: u64) {
         let tables = &self.store.shared.tables;
-        while !expire(tables, &mut Scratch::default(), now).expect("sweeps") {}
+        while !expire(tables, &mut Scratch::default(), now, Share::part(0)).expect("sweeps") {}
     }
 
     fn find(&self, id: &[u8; 32]) -> Option<Found> {

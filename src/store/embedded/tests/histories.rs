@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use super::super::apply::Scratch;
-use super::super::upkeep::expire;
+use super::super::upkeep::{Share, expire};
 use super::model::{Asked, Model, limit, word};
 use super::pool::{AUTHORS, EVENTS_MAX, Names, Sketch, author, pool, sketches};
 use super::*;
@@ -222,7 +222,9 @@ impl Run<'_> {
             Step::Tick(by) => self.now += by,
             Step::Sweep => {
                 let tables = &self.store().shared.tables;
-                while !expire(tables, &mut Scratch::default(), self.now).expect("sweeps") {}
+                while !expire(tables, &mut Scratch::default(), self.now, Share::part(0))
+                    .expect("sweeps")
+                {}
                 self.model.sweep(self.now);
             }
             Step::Restart => {

@@ -1,6 +1,8 @@
 //! Tests of the whole embedded store. Here: what they share.
 
 mod conforming;
+mod copy;
+mod damage;
 mod export;
 mod histories;
 mod model;
@@ -8,6 +10,8 @@ mod open;
 mod pool;
 mod queries;
 mod removal;
+mod retention;
+mod size;
 mod trouble;
 mod writes;
 

@@ -167,6 +167,11 @@ impl Model {
         self.events.retain(|known| known.lives(now));
     }
 
+    /// Forgets the events that something else has removed.
+    pub fn retain(&mut self, mut is_left: impl FnMut(&Event) -> bool) {
+        self.events.retain(|known| is_left(&known.event));
+    }
+
     /// Everything, by id.
     pub fn events(&self) -> Vec<&Event> {
         let mut events: Vec<&Event> = self.events.iter().map(|known| &known.event).collect();

@@ -1,7 +1,7 @@
 //! Deletion, expiry and vanishing: the cases that chance does not meet.
 
 use super::super::apply::{Group, Scratch};
-use super::super::upkeep::expire;
+use super::super::upkeep::{Share, expire};
 use super::model::word;
 use super::*;
 use crate::limits::{
@@ -11,7 +11,7 @@ use crate::nostr::kind::{DELETION, VANISH};
 
 fn sweep(running: &Running, now: u64) {
     let tables = &running.store.shared.tables;
-    while !expire(tables, &mut Scratch::default(), now).expect("sweeps") {}
+    while !expire(tables, &mut Scratch::default(), now, Share::part(0)).expect("sweeps") {}
 }
 
 fn request(number: u64, by: [u8; 32], at: u64, tags: &[&[&str]]) -> Event {

@@ -52,6 +52,8 @@ fn the_child() {
     match role.as_str() {
         "write until killed" => write_until_killed(&dir),
         "meet a full disk" => meet_a_full_disk(&dir),
+        "copy to a full disk" => copy_to_a_full_disk(&dir),
+        "compact" => drop(Embedded::compact(&options(&dir), &mut |_, _| ()).expect("compacts")),
         "open" => println!("\nopened {:?}", Embedded::open(&options(&dir))),
         other => panic!("no such role: {other}"),
     }
@@ -129,7 +131,7 @@ fn killed_at_any_moment_it_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn a_full_map_fails_the_group_and_nothing_else() {
+fn a_full_store_refuses_events_and_nothing_else() {
     let dir = folder();
     let small = EmbeddedOptions {
         map_bytes: 1 << 20,
@@ -149,12 +151,14 @@ fn a_full_map_fails_the_group_and_nothing_else() {
     assert_eq!(error.kind(), StoreErrorKind::Full);
     assert!(error.retryable());
     assert!(stored > 50, "{stored}");
-    let failed = running.put(&[large(2_000), note(1, 1), large(0)]);
+    // What is stored is still known.
+    let outcomes = running.put(&[large(2_000), large(0), note(u64::MAX, 1)]);
     assert!(
-        failed
-            .iter()
-            .all(|outcome| matches!(outcome, Outcome::Failed(_))),
-        "{failed:?}"
+        matches!(
+            outcomes[..],
+            [Outcome::Failed(_), Outcome::Duplicate, Outcome::Failed(_)]
+        ),
+        "{outcomes:?}"
     );
     assert_eq!(audit(&running.store).len() as u64, stored);
     assert_eq!(
@@ -234,6 +238,91 @@ fn a_full_disk_fails_the_group_and_the_writer_recovers() {
     );
     let store = Embedded::open(&options(dir.path())).expect("opens");
     assert!(audit(&store).len() > 50);
+}
+
+/// A limit below the size of the copy, and above that of everything else.
+fn copy_to_a_full_disk(dir: &Path) {
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let rlimit = Rlimit {
+        current: Some(1 << 20),
+        maximum: None,
+    };
+    setrlimit(Resource::Fsize, rlimit).expect("a limit");
+    let compacted = Embedded::compact(&options(dir), &mut |_, _| ());
+    println!("\ncompacted {compacted:?}");
+    let store = Embedded::open(&options(dir)).expect("opens");
+    println!(
+        "\nbacked up {:?}",
+        store.backup(&dir.join("backup"), &mut |_, _| ())
+    );
+    println!("\nleft {:?}", files(dir));
+}
+
+fn files(dir: &Path) -> Vec<std::ffi::OsString> {
+    let events = std::fs::read_dir(dir.join("events")).expect("a folder");
+    let all = std::fs::read_dir(dir).expect("a folder").chain(events);
+    let mut names: Vec<_> = all
+        .map(|entry| entry.expect("a name").file_name())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_copy_that_meets_a_full_disk_leaves_nothing() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    running.put(&(0..800).map(large).collect::<Vec<_>>());
+    drop(running);
+    let mut before = files(dir.path());
+    let output = child("copy to a full disk", dir.path())
+        .output()
+        .expect("a child");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for words in ["compacted Err(Copy(Store(", "backed up Err(Store("] {
+        assert!(text.contains(words), "{text}");
+    }
+    assert_eq!(text.matches("kind: Full").count(), 2, "{text}");
+    assert!(text.contains(&format!("left {before:?}")), "{text}");
+    before.sort();
+    assert_eq!(files(dir.path()), before);
+    let store = Embedded::open(&options(dir.path())).expect("opens");
+    assert_eq!(audit(&store).len(), 800);
+}
+
+#[test]
+fn compaction_killed_at_any_moment_leaves_a_whole_store() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    running.put(&(0..3_000).map(large).collect::<Vec<_>>());
+    drop(running);
+    let mut random = fastrand::Rng::with_seed(7);
+    let (mut halves, mut wholes) = (0, 0);
+    let unfinished = dir.path().join("events").join(file::UNFINISHED);
+    for round in 0..24 {
+        let mut child = child("compact", dir.path()).spawn().expect("a child");
+        let end = std::time::Instant::now() + WAIT;
+        // Some are killed as soon as there is something, some later, some not at all.
+        let patience = if round % 2 == 0 { 0 } else { random.u64(0..25) };
+        while !unfinished.exists() && child.try_wait().expect("our child").is_none() {
+            assert!(std::time::Instant::now() < end);
+        }
+        std::thread::sleep(Duration::from_millis(patience));
+        if round % 8 != 7 {
+            let _ = child.kill();
+        }
+        child.wait().expect("its end");
+        halves += usize::from(unfinished.exists());
+        wholes += usize::from(!unfinished.exists());
+        let store = Embedded::open(&options(dir.path())).expect("opens");
+        assert!(!unfinished.exists(), "what was left is removed");
+        assert_eq!(audit(&store).len(), 3_000);
+    }
+    assert!(
+        halves > 0 && wholes > 0,
+        "{halves} killed midway, {wholes} not"
+    );
 }
 
 #[test]
