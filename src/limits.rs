@@ -537,6 +537,10 @@ pub const DB_COUNT_ENTRIES_MAX: usize = 65_536;
 /// Index entries that the first statement of a read looks at where it merges many runs: the newest of
 /// many come from a few of them, as a rule.
 pub const DB_READ_ENTRIES_FIRST: usize = 1_024;
+/// Runs of authors from which on a read first looks at the newest entries of all authors.
+pub const DB_RUNS_WIDE_MIN: usize = 64;
+/// Entries of that look.
+pub const DB_READ_ENTRIES_WIDE: usize = 2_048;
 /// Entries of each run that the first statement of a read takes, at least.
 pub const DB_RUN_ENTRIES_MIN: usize = 4;
 /// Time after which a read gives its permit and its connection back and asks for others.

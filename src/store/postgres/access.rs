@@ -3,7 +3,7 @@
 //! Logins that come together are looked up together, on a connection of the writers' pool: so a
 //! login finds one while history takes all of the readers'.
 //!
-//! An edit is committed with a version, in commit order, and told to every relay, this one included:
+//! A ban is committed with a version, in commit order, and told to every relay, this one included:
 //! each ends the connections of a banned key. A login that read the lists before a ban and is
 //! answered after it would slip through. So whoever learns of a ban first remembers it for as long as
 //! such a login can be under way, then tells the shards; and a login's answer is held against that
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Core;
 use super::error::exhausted;
 use super::group::{key, unreadable};
-use super::pool::closed;
+use super::pool::{Param, closed};
 use super::queue::lock;
 use crate::limits::{DB_ACCESS_KEYS_MAX, DB_BAN_REMEMBERED, DB_QUESTIONS_MAX};
 use crate::store::StoreError;
@@ -35,11 +35,12 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(7094707117252804613)";
 
 const PUT: &str = "
 INSERT INTO buzz.access (pubkey, banned, allowed, member, version)
-SELECT pubkey, banned, allowed, member, nextval('buzz.access_version')
+SELECT pubkey, banned, allowed, member,
+       CASE WHEN $5::boolean THEN nextval('buzz.access_version') END
 FROM unnest($1::bytea[], $2::boolean[], $3::boolean[], $4::boolean[])
      AS n(pubkey, banned, allowed, member)
 ON CONFLICT (pubkey) DO UPDATE SET banned = excluded.banned, allowed = excluded.allowed,
-    member = excluded.member, version = excluded.version";
+    member = excluded.member, version = coalesce(excluded.version, access.version)";
 
 /// Off all lists, out of the table; and the word to all relays.
 const TIDY: &str = "
@@ -169,7 +170,8 @@ pub async fn edit(
         column(|access| access.allowed),
         column(|access| access.member),
     );
-    lease.ask(PUT, &[&raw, &banned, &allowed, &member]).await?;
+    let params: [Param<'_>; 5] = [&raw, &banned, &allowed, &member, &bans];
+    lease.ask(PUT, &params).await?;
     lease.ask(TIDY, &[&raw]).await?;
     lease.commit().await?;
     if bans {

@@ -8,7 +8,7 @@
 //! rows that a statement has read, whose number is bounded.
 
 use super::keys::{Half, age_of, signed};
-use crate::limits::DB_RUNS_MAX;
+use crate::limits::{COMBINED_KINDS_MAX, DB_RUNS_MAX, DB_RUNS_WIDE_MIN};
 use crate::nostr::filter::Filter;
 
 /// Letters of tags whose value names one thing.
@@ -95,6 +95,30 @@ impl Plan {
         Some(plan)
     }
 
+    /// Another plan for the newest of many authors: who looks at everybody's newest first often needs
+    /// nothing more. `None`: there are too few authors for that.
+    pub fn wide(&self, filter: &Filter) -> Option<Plan> {
+        let by_author = matches!(self.runs, Runs::Authors(_) | Runs::Pairs(..));
+        if !by_author || self.len() < DB_RUNS_WIDE_MIN {
+            return None;
+        }
+        let authors = filter.authors.as_ref()?;
+        let kinds = filter.kinds.as_deref().map(numbers);
+        let (runs, kinds) = match kinds {
+            Some(kinds) if kinds.len() <= COMBINED_KINDS_MAX => (Runs::Kinds(kinds), None),
+            kinds => (Runs::Time, kinds),
+        };
+        Some(Plan {
+            runs,
+            kinds,
+            authors: Some(bytes(authors)),
+            tags: self.tags.clone(),
+            groups: self.groups.clone(),
+            start: self.start,
+            oldest: self.oldest,
+        })
+    }
+
     /// The number of runs.
     pub fn len(&self) -> usize {
         match &self.runs {
@@ -160,6 +184,14 @@ impl Plan {
         }
         None
     }
+}
+
+fn bytes(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
+    keys.iter().map(|key| key.to_vec()).collect()
+}
+
+fn numbers(kinds: &[u16]) -> Vec<i32> {
+    kinds.iter().map(|kind| (*kind).into()).collect()
 }
 
 #[cfg(test)]

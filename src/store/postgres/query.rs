@@ -20,8 +20,8 @@ use super::plan::{Place, Plan, Runs};
 use super::pool::{Lease, Param};
 use super::texts::{COUNT, READ, Texts};
 use crate::limits::{
-    DB_COUNT_ENTRIES_MAX, DB_READ_ENTRIES_FIRST, DB_READ_ENTRIES_MAX, DB_READ_TIME,
-    DB_RUN_ENTRIES_MIN, READ_BYTES_MAX,
+    DB_COUNT_ENTRIES_MAX, DB_READ_ENTRIES_FIRST, DB_READ_ENTRIES_MAX, DB_READ_ENTRIES_WIDE,
+    DB_READ_TIME, DB_RUN_ENTRIES_MIN, READ_BYTES_MAX,
 };
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
@@ -69,7 +69,10 @@ impl Query {
     /// A query that has read nothing yet.
     pub fn new(filters: Arc<[Filter]>, bounds: QueryBounds) -> Query {
         Query {
-            scan: Scan::new(filters),
+            scan: Scan {
+                looks_wide: true,
+                ..Scan::new(filters)
+            },
             bounds,
             remaining: None,
             given: HashSet::default(),
@@ -309,6 +312,9 @@ struct Scan {
     at: usize,
     /// Its plan, once it has begun.
     plan: Option<Plan>,
+    /// The plan of its first statement, where that is another.
+    wide: Option<Plan>,
+    looks_wide: bool,
     /// Where its next statement begins, if not at its start.
     after: Option<Place>,
     /// How often its entries a run have grown.
@@ -324,6 +330,8 @@ impl Scan {
             filters,
             at: 0,
             plan: None,
+            wide: None,
+            looks_wide: false,
             after: None,
             grown: 0,
             watermark: None,
@@ -342,13 +350,17 @@ impl Scan {
     fn next_filter(&mut self) {
         self.at += 1;
         self.plan = None;
+        self.wide = None;
         self.after = None;
         self.grown = 0;
     }
 
     fn go_on_from(&mut self, place: Place) {
         self.after = Some(place);
-        self.grown += 1;
+        match self.wide.take() {
+            Some(_) => {}
+            None => self.grown += 1,
+        }
     }
 
     fn is_more_than_last(&self) -> bool {
@@ -389,15 +401,25 @@ impl Scan {
     ) -> Result<Option<Vec<Record>>, StoreError> {
         if self.plan.is_none() && !self.is_hopeless() {
             self.plan = self.filter().and_then(Plan::of);
+            let filter = self.filter().filter(|_| self.looks_wide);
+            self.wide = self
+                .plan
+                .as_ref()
+                .zip(filter)
+                .and_then(|(plan, filter)| plan.wide(filter));
         }
         let sealed = self.must_look();
-        let Some(plan) = &self.plan else {
+        let Some(plan) = self.wide.as_ref().or(self.plan.as_ref()) else {
             // The watermark is wanted even where nothing else is.
             self.note_head(lease, budget).await?;
             return Ok(None);
         };
         let place = self.after.unwrap_or(plan.start);
-        let entries = signed(self.entries(plan, wanted, sealed) as u64);
+        let entries = match self.wide {
+            Some(_) => (DB_READ_ENTRIES_WIDE / plan.len()).max(wanted),
+            None => self.entries(plan, wanted, sealed),
+        };
+        let entries = signed(entries as u64);
         let watermark = self.watermark.map(signed);
         let now = signed(budget.now);
         let nobody = Vec::new();

@@ -79,15 +79,27 @@ impl Cluster {
         shared.as_ref().map_err(String::as_str)
     }
 
-    /// Starts a server with these options.
+    /// Starts a server with these options, in memory where there is such a place.
     ///
     /// # Errors
     /// Why it cannot be had.
     pub fn start(options: &[&str]) -> Result<Cluster, String> {
+        let memory = Path::new("/dev/shm");
+        match memory.is_dir() {
+            true => Cluster::start_in(memory, options),
+            false => Cluster::start_in(&std::env::temp_dir(), options),
+        }
+    }
+
+    /// Starts a server with these options, in a new folder within this one.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub fn start_in(place: &Path, options: &[&str]) -> Result<Cluster, String> {
         let bin = programs().ok_or("no PostgreSQL is installed here")?;
         let mut reason = String::new();
         for _ in 0..PORTS_MAX {
-            match Cluster::try_start(&bin, options) {
+            match Cluster::try_start(place, &bin, options) {
                 Ok(cluster) => return Ok(cluster),
                 Err(error) => reason = error,
             }
@@ -95,8 +107,8 @@ impl Cluster {
         Err(reason)
     }
 
-    fn try_start(bin: &Path, options: &[&str]) -> Result<Cluster, String> {
-        let dir = folder().map_err(|error| format!("no folder: {error}"))?;
+    fn try_start(place: &Path, bin: &Path, options: &[&str]) -> Result<Cluster, String> {
+        let dir = folder(place).map_err(|error| format!("no folder: {error}"))?;
         let port = free_port().map_err(|error| format!("no port: {error}"))?;
         // A server does not run as root.
         let user = match rustix::process::geteuid().is_root() {
@@ -146,6 +158,29 @@ impl Cluster {
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }
         }
+    }
+
+    /// CPU time of the server with all its processes, those that have ended included.
+    pub fn cpu(&self) -> Duration {
+        let pid = fs::read_to_string(self.dir.join("data/postmaster.pid")).unwrap_or_default();
+        let pid = pid.lines().next().unwrap_or_default().to_owned();
+        let mut ticks = 0;
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            // The name, in parentheses, may hold anything.
+            let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+            let fields: Vec<&str> = fields.split_whitespace().collect();
+            let own = entry.file_name().to_string_lossy() == *pid;
+            if fields.len() > 15 && (own || fields[1] == pid) {
+                let number = |at: usize| fields[at].parse::<u64>().unwrap_or(0);
+                ticks += number(11) + number(12);
+                if own {
+                    ticks += number(13) + number(14);
+                }
+            }
+        }
+        let hertz = rustix::param::clock_ticks_per_second().max(1);
+        Duration::from_millis(ticks * 1_000 / hertz)
     }
 
     /// Its port on loopback.
@@ -295,16 +330,10 @@ fn programs() -> Option<PathBuf> {
     installed.pop()
 }
 
-/// A folder in memory where there is such a place.
-fn folder() -> io::Result<PathBuf> {
+fn folder(place: &Path) -> io::Result<PathBuf> {
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(io::Error::from)?;
-    let name = format!("buzz-postgres-{}", const_hex::encode(name));
-    let memory = Path::new("/dev/shm").join(&name);
-    if fs::create_dir(&memory).is_ok() {
-        return Ok(memory);
-    }
-    let dir = std::env::temp_dir().join(name);
+    let dir = place.join(format!("buzz-postgres-{}", const_hex::encode(name)));
     fs::create_dir(&dir)?;
     Ok(dir)
 }

@@ -8,6 +8,9 @@
 //!        as fit $14 bytes, but at least one
 //! ```
 //!
+//! Candidates are keys without their JSON, which is fetched at the end by where its row lies: within one
+//! statement, and rows never change, that is exact.
+//!
 //! So a statement reads a bounded number of rows, whatever is stored, and gives a piece of the exact
 //! answer: from where it began to the last row given, or to the edge. The next one goes on from there.
 //! `head` comes along from the same snapshot: it is the watermark.
@@ -28,9 +31,9 @@ pub struct Texts {
 }
 
 /// Gives rows.
-pub static READ: LazyLock<Texts> = LazyLock::new(|| Texts::of("json", READ_TAIL));
+pub static READ: LazyLock<Texts> = LazyLock::new(|| Texts::of(READ_TAIL));
 /// Counts them.
-pub static COUNT: LazyLock<Texts> = LazyLock::new(|| Texts::of("NULL::bytea AS json", COUNT_TAIL));
+pub static COUNT: LazyLock<Texts> = LazyLock::new(|| Texts::of(COUNT_TAIL));
 
 impl Texts {
     /// The statement for these runs.
@@ -45,8 +48,8 @@ impl Texts {
         }
     }
 
-    fn of(json: &str, tail: &str) -> Texts {
-        let columns = format!("seq, age, half, kind, pubkey, expires, tags, {json}");
+    fn of(tail: &str) -> Texts {
+        let columns = "seq, age, half, kind, pubkey, expires, tags, events.ctid AS tid";
         let text = |candidates: String| format!("WITH c AS MATERIALIZED ({candidates}), {tail}");
         let run = |join: &str, wanted: &str| {
             let lateral = format!(
@@ -85,7 +88,7 @@ impl Texts {
             // A tag's entry knows its kind: what fails there needs no look at its event.
             tags: text(format!(
                 "SELECT t.run, t.place, e.seq, t.age, t.half, e.kind, e.pubkey, e.expires, e.tags,
-                        e.json
+                        e.tid
                  FROM (
                     SELECT r.run, e.* FROM unnest($15::uuid[]) WITH ORDINALITY AS r(tag, run)
                     CROSS JOIN LATERAL (
@@ -114,7 +117,7 @@ macro_rules! sieve {
     SELECT array_agg(tag) AS any_of FROM unnest($9::uuid[], $10::integer[]) AS g(tag, part)
     GROUP BY part
 ), m AS (
-    SELECT DISTINCT ON (age, half, seq) seq, age, half, pubkey, expires, json FROM c
+    SELECT DISTINCT ON (age, half, seq) seq, age, half, pubkey, expires, c.tid FROM c
     WHERE seq IS NOT NULL
       AND coalesce((age, half) <= (SELECT edge.age, edge.half FROM edge), true)
       AND ($5::bigint IS NULL OR seq <= $5)
@@ -132,9 +135,9 @@ const READ_TAIL: &str = concat!(
     "
     LIMIT $13::bigint
 ), r AS (
-    SELECT seq, age, half, expires, json, row_number() OVER w AS place,
-           sum(octet_length(json)) OVER w AS bytes
-    FROM m WINDOW w AS (ORDER BY age, half, seq)
+    SELECT m.seq, m.age, m.half, m.expires, e.json, row_number() OVER w AS place,
+           sum(octet_length(e.json)) OVER w AS bytes
+    FROM m JOIN buzz.events e ON e.ctid = m.tid WINDOW w AS (ORDER BY m.age, m.half, m.seq)
 )
 SELECT (SELECT seq FROM buzz.head), edge.age, edge.half, r.seq, r.age, r.half,
        CASE WHEN r.place < $13 AND (r.place = 1 OR r.bytes <= $14::bigint) THEN r.json END,

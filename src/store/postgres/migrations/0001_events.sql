@@ -67,15 +67,15 @@ CREATE TABLE buzz.vanished (
 );
 CREATE INDEX vanished_under_way ON buzz.vanished (pubkey) WHERE under_way;
 
--- The access lists. version grows with every edit, in commit order.
+-- The access lists. version grows with every ban, in commit order: the relays ask for what is new.
 CREATE TABLE buzz.access (
     pubkey  bytea   PRIMARY KEY CHECK (octet_length(pubkey) = 32),
     banned  boolean NOT NULL,
     allowed boolean NOT NULL,
     member  boolean NOT NULL,
-    version bigint  NOT NULL
+    version bigint
 );
-CREATE INDEX access_by_version ON buzz.access (version);
+CREATE INDEX access_by_version ON buzz.access (version) WHERE version IS NOT NULL;
 CREATE SEQUENCE buzz.access_version;
 
 -- Ephemeral events on their way to the other relays. Kept for seconds; empty after a crash.

@@ -172,6 +172,8 @@ fn plans(log: &str) -> Vec<String> {
             open = false;
         }
     }
+    // The listener and the upkeep look around now and then.
+    plans.retain(|plan| !plan.contains("buzz.access_version)") && !plan.contains("make_interval"));
     // Without the statement, which comes first.
     let body = |plan: &String| {
         let start = plan
@@ -199,7 +201,7 @@ fn no_filter_that_names_something_reads_a_table_from_end_to_end() {
         "-c",
         "auto_explain.log_buffers=on",
         "-c",
-        "auto_explain.log_timing=on",
+        "auto_explain.log_timing=off",
     ]);
     let own = match own {
         Ok(own) => own,
@@ -251,11 +253,13 @@ fn no_filter_that_names_something_reads_a_table_from_end_to_end() {
             found.len(),
             took.as_secs_f64() * 1e3
         );
-        let _ = writeln!(page, "```text\n{}```\n", found.last().expect("one"));
+        let plan = found.last().expect("one");
+        let _ = writeln!(page, "```text\n{}```\n", candidates(&plan));
         for plan in &found {
-            // The head is one row.
-            let plan = plan.replace("Seq Scan on head", "");
-            assert!(!plan.contains("Seq Scan"), "{what}:\n{plan}");
+            for table in ["events", "tags", "deleted", "vanished", "access"] {
+                let scan = format!("Seq Scan on {table} ");
+                assert!(!plan.contains(&scan), "{what}:\n{plan}");
+            }
         }
     };
     for (what, text) in shapes(events) {
@@ -330,6 +334,24 @@ fn no_filter_that_names_something_reads_a_table_from_end_to_end() {
         );
         fs::write(file, head + &page).expect("the page is written");
     }
+}
+
+/// The part of a plan that differs from shape to shape: how the candidates are found. Without what the
+/// planner had expected.
+fn candidates(plan: &str) -> String {
+    let part = plan.split_once("  CTE c\n").map_or(plan, |(_, rest)| rest);
+    let part = part
+        .split_once("  CTE edge\n")
+        .map_or(part, |(part, _)| part);
+    let mut shown = String::new();
+    for line in part.lines() {
+        let line = match (line.find("(cost="), line.find("(actual")) {
+            (Some(from), Some(to)) => format!("{}{}", &line[..from], &line[to..]),
+            _ => line.to_owned(),
+        };
+        let _ = writeln!(shown, "{line}");
+    }
+    shown
 }
 
 fn shortened(text: &str) -> String {
