@@ -248,7 +248,11 @@ fn advice(error: &io::Error) -> &'static str {
              profile, and look at sysctl kernel.io_uring_disabled"
         }
         Some(libc::ENOMEM) => "raise the locked memory limit (LimitMEMLOCK=infinity)",
-        Some(libc::ENOSYS) => "this kernel has no io_uring; Linux 5.10 or later has",
+        // Podman's profile refuses what it does not know as if the kernel did not know it.
+        Some(libc::ENOSYS) => {
+            "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp \
+             profile; outside of containers, this kernel has no io_uring, and Linux 5.10 or later has"
+        }
         _ => "look at the kernel's log",
     }
 }
