@@ -13,6 +13,7 @@ pub mod admin;
 mod bounded;
 pub mod caps;
 pub mod command;
+pub mod health;
 pub mod logs;
 pub mod notify;
 pub mod pages;
