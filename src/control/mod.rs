@@ -25,6 +25,7 @@ pub mod socket;
 pub mod start;
 pub mod stop;
 pub mod transfer;
+pub mod watchdog;
 
 /// The control thread's runtime. Its blocking pool is for the flag provider's close and the access
 /// lists.

@@ -24,6 +24,7 @@ use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
 use super::stop::{Door, Stop};
 use super::transfer;
+use super::watchdog;
 use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
@@ -140,17 +141,18 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         return Ok(EXIT_CLEAN);
     }
     let door = Door::new(common.clone(), &signals);
+    let status = Arc::new(RelayStatus {
+        common: common.clone(),
+        caps,
+        shown,
+        driver,
+        addresses: [address, health, metrics_address],
+        door: door.clone(),
+    });
     let sources = Sources {
         lifecycle: lifecycle.clone(),
         metrics,
-        status: Arc::new(RelayStatus {
-            common: common.clone(),
-            caps,
-            shown,
-            driver,
-            addresses: [address, health, metrics_address],
-            door: door.clone(),
-        }),
+        status: status.clone(),
         started,
     };
     let commands = command::router(door.clone());
@@ -175,6 +177,11 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     );
 
     manager.ready("serving");
+    if let Some(period) = watchdog::period() {
+        runtime.spawn(watchdog::feed(manager.clone(), period, move || {
+            status.alive()
+        }));
+    }
     let (stop_refresh, stopped) = tokio::sync::oneshot::channel::<()>();
     let refreshing = runtime.spawn(refresh.run(Refresh::period(), async {
         // A dropped sender asks for the same.
