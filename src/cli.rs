@@ -35,6 +35,11 @@ pub enum Command {
     },
     /// Show or edit the access lists.
     Access(Access),
+    /// Ask the health port of the relay that runs here.
+    Health {
+        /// Whether it wants traffic, not whether it lives.
+        ready: bool,
+    },
     /// Store the events that standard input gives.
     Import,
     /// Give the stored events to standard output.
@@ -182,6 +187,9 @@ pub fn parse(
             wait: matches.get_flag(WAIT),
         },
         Some((ACCESS, matches)) => Command::Access(access(matches)),
+        Some((HEALTH, matches)) => Command::Health {
+            ready: matches.get_flag(READY),
+        },
         Some((IMPORT, _)) => Command::Import,
         Some((EXPORT, matches)) => Command::Export(export(matches)),
         Some((BACKUP, matches)) => Command::Backup {
@@ -224,6 +232,16 @@ pub fn command() -> clap::Command {
                 ),
         )
         .subcommand(access_command())
+        .subcommand(
+            clap::Command::new(HEALTH)
+                .about("Ask the health port whether the relay lives: exit 0 if it does, else 1")
+                .arg(
+                    Arg::new(READY)
+                        .long(READY)
+                        .help("Ask whether it wants traffic instead (/_readiness)")
+                        .action(ArgAction::SetTrue),
+                ),
+        )
         .subcommand(import_command())
         .subcommand(export_command())
         .subcommand(backup_command())
@@ -249,6 +267,8 @@ pub fn command() -> clap::Command {
 const CHECK_CONFIG: &str = "check-config";
 const DRAIN: &str = "drain";
 const WAIT: &str = "wait";
+const HEALTH: &str = "health";
+const READY: &str = "ready";
 const ACCESS: &str = "access";
 const IMPORT: &str = "import";
 const EXPORT: &str = "export";
@@ -563,6 +583,14 @@ mod tests {
             assert_eq!(run(args, &[]).unwrap().0, Command::Drain { wait });
         }
         assert!(run(&["--wait"], &[]).is_err(), "it is drain's own");
+    }
+
+    #[test]
+    fn health_asks_for_life_or_for_readiness() {
+        for (args, ready) in [(&["health"][..], false), (&["health", "--ready"], true)] {
+            assert_eq!(run(args, &[]).unwrap().0, Command::Health { ready });
+        }
+        assert!(run(&["--ready"], &[]).is_err(), "it is health's own");
     }
 
     #[test]

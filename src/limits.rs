@@ -259,6 +259,12 @@ pub const METRICS_PORT_DEFAULT: u16 = 9_102;
 pub const ADMIN_CONNECTIONS_MAX: usize = 128;
 /// Life of one connection of an admin server, in milliseconds: one request and its answer.
 pub const ADMIN_CONNECTION_MS_MAX: u64 = 3_000;
+/// Longest wait of `buzz-uring health` for a whole answer: less than a container engine waits for it.
+pub const HEALTH_ANSWER_WAIT: Duration = Duration::from_secs(3);
+/// Bytes of that answer that are read.
+pub const HEALTH_ANSWER_BYTES_MAX: u64 = 4_096;
+/// Shortest time between two words to the service manager's watchdog.
+pub const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(10);
 /// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.
 pub const SIGNALS_WAITING_MAX: usize = 8;
 /// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard

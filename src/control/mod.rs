@@ -14,6 +14,7 @@ pub mod backup;
 mod bounded;
 pub mod caps;
 pub mod command;
+pub mod health;
 pub mod logs;
 pub mod migrate;
 pub mod notify;
@@ -27,6 +28,7 @@ pub mod socket;
 pub mod start;
 pub mod stop;
 pub mod transfer;
+pub mod watchdog;
 
 /// The control thread's runtime. Its blocking pool is for the flag provider's close and the access
 /// lists.

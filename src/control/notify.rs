@@ -6,11 +6,12 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 
-/// The way to the service manager, if there is one.
-#[derive(Debug, Default)]
+/// The way to the service manager, if there is one. Clones lead to the same one.
+#[derive(Clone, Debug, Default)]
 pub struct Manager {
-    socket: Option<(UnixDatagram, SocketAddr)>,
+    socket: Option<Arc<(UnixDatagram, SocketAddr)>>,
 }
 
 impl Manager {
@@ -22,7 +23,7 @@ impl Manager {
         };
         match open(&name) {
             Ok(socket) => Manager {
-                socket: Some(socket),
+                socket: Some(Arc::new(socket)),
             },
             Err(error) => {
                 tracing::warn!(%error, "NOTIFY_SOCKET cannot be used");
@@ -46,8 +47,13 @@ impl Manager {
         self.say(&format!("STATUS={status}"));
     }
 
+    /// The relay lives (the watchdog's ping).
+    pub fn alive(&self) {
+        self.say("WATCHDOG=1");
+    }
+
     fn say(&self, words: &str) {
-        if let Some((socket, address)) = &self.socket {
+        if let Some((socket, address)) = self.socket.as_deref() {
             // A manager whose queue is full misses a word; the relay does not wait for it.
             let _ = socket.send_to_addr(words.as_bytes(), address);
         }
@@ -88,14 +94,16 @@ mod tests {
             (by_name, format!("@{name}").into()),
         ] {
             let to = Manager {
-                socket: Some(open(&name).expect("open")),
+                socket: Some(Arc::new(open(&name).expect("open"))),
             };
             to.ready("serving");
             to.stopping("draining");
             to.status("half way");
+            to.clone().alive();
             assert_eq!(heard(&manager), "READY=1\nSTATUS=serving");
             assert_eq!(heard(&manager), "STOPPING=1\nSTATUS=draining");
             assert_eq!(heard(&manager), "STATUS=half way");
+            assert_eq!(heard(&manager), "WATCHDOG=1");
         }
     }
 

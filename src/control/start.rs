@@ -26,6 +26,7 @@ use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
 use super::stop::{Door, Stop};
 use super::transfer;
+use super::watchdog;
 use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
@@ -147,18 +148,19 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         return Ok(EXIT_CLEAN);
     }
     let door = Door::new(common.clone(), &signals);
+    let status = Arc::new(RelayStatus {
+        common: common.clone(),
+        caps,
+        database: matches!(store, Store::Postgres(_)).then(DatabaseMetrics::new),
+        shown,
+        driver,
+        addresses: [address, health, metrics_address],
+        door: door.clone(),
+    });
     let sources = Sources {
         lifecycle: lifecycle.clone(),
         metrics,
-        status: Arc::new(RelayStatus {
-            common: common.clone(),
-            caps,
-            database: matches!(store, Store::Postgres(_)).then(DatabaseMetrics::new),
-            shown,
-            driver,
-            addresses: [address, health, metrics_address],
-            door: door.clone(),
-        }),
+        status: status.clone(),
         started,
     };
     let commands = command::router(door.clone());
@@ -185,6 +187,11 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     );
 
     manager.ready("serving");
+    if let Some(period) = watchdog::period() {
+        runtime.spawn(watchdog::feed(manager.clone(), period, move || {
+            status.alive()
+        }));
+    }
     let (stop_refresh, stopped) = tokio::sync::oneshot::channel::<()>();
     let refreshing = runtime.spawn(refresh.run(Refresh::period(), async {
         // A dropped sender asks for the same.
@@ -258,7 +265,11 @@ fn advice(error: &io::Error) -> &'static str {
              profile, and look at sysctl kernel.io_uring_disabled"
         }
         Some(libc::ENOMEM) => "raise the locked memory limit (LimitMEMLOCK=infinity)",
-        Some(libc::ENOSYS) => "this kernel has no io_uring; Linux 5.10 or later has",
+        // Podman's profile refuses what it does not know as if the kernel did not know it.
+        Some(libc::ENOSYS) => {
+            "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp \
+             profile; outside of containers, this kernel has no io_uring, and Linux 5.10 or later has"
+        }
         _ => "look at the kernel's log",
     }
 }

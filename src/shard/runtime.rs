@@ -66,11 +66,11 @@ impl Driver {
     ///
     /// Returns the driver, and where it is not the first choice the error of the first.
     pub fn probe() -> (Driver, Option<io::Error>) {
-        let first = match builder(Driver::UringCooperative).build(RING_ENTRIES) {
-            Ok(_) => return (Driver::UringCooperative, None),
+        let first = match try_ring(Driver::UringCooperative) {
+            Ok(()) => return (Driver::UringCooperative, None),
             Err(error) => error,
         };
-        let driver = if builder(Driver::UringPlain).build(RING_ENTRIES).is_ok() {
+        let driver = if try_ring(Driver::UringPlain).is_ok() {
             Driver::UringPlain
         } else {
             Driver::Epoll
@@ -83,6 +83,13 @@ impl fmt::Display for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// Sets a ring up and enters it, with nothing to do. A filter of system calls may allow the one and
+/// refuse the other, and a shard on such a ring would serve nobody in silence.
+fn try_ring(driver: Driver) -> io::Result<()> {
+    let ring = builder(driver).build(RING_ENTRIES)?;
+    ring.submitter().submit().map(drop)
 }
 
 fn builder(driver: Driver) -> io_uring::Builder {

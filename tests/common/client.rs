@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -13,8 +14,8 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 use super::{WAIT, id_of};
 
 /// A connection to the relay.
-pub struct Client {
-    socket: WebSocketStream<TcpStream>,
+pub struct Client<S = TcpStream> {
+    socket: WebSocketStream<S>,
 }
 
 impl Client {
@@ -27,6 +28,13 @@ impl Client {
         stream.set_nodelay(true)?;
         let (socket, _) = client_async(format!("ws://{address}/"), stream).await?;
         Ok(Client { socket })
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// A client on a WebSocket that is open already.
+    pub fn over(socket: WebSocketStream<S>) -> Client<S> {
+        Client { socket }
     }
 
     pub async fn send(&mut self, text: impl Into<String>) {

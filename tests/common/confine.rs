@@ -18,6 +18,8 @@ pub enum Confine {
     Override,
     /// io_uring, refused with EPERM as container runtimes do.
     IoUring,
+    /// Entering a ring, refused with EPERM; setting one up goes well.
+    EnterRing,
 }
 
 /// Applies them to the child that `command` will start.
@@ -37,7 +39,8 @@ fn apply(confine: Confine) -> io::Result<()> {
         Confine::Descriptors(limit) => bound(Resource::Nofile, limit),
         Confine::FileBytes(limit) => bound(Resource::Fsize, limit),
         Confine::Override => drop_override(),
-        Confine::IoUring => refuse_io_uring(),
+        Confine::IoUring => refuse(libc::SYS_io_uring_setup),
+        Confine::EnterRing => refuse(libc::SYS_io_uring_enter),
     }
 }
 
@@ -66,19 +69,23 @@ fn drop_override() -> io::Result<()> {
     Ok(())
 }
 
-fn refuse_io_uring() -> io::Result<()> {
+fn refuse(call: libc::c_long) -> io::Result<()> {
     let statement = |code: u32, jt, jf, k| libc::sock_filter {
         code: code as u16,
         jt,
         jf,
         k,
     };
-    let set_up = libc::SYS_io_uring_setup as u32;
     let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     // The number of the call is at offset 0 of what a filter sees.
     let mut filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, set_up),
+        statement(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            call as u32,
+        ),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, refusal),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];

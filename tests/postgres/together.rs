@@ -164,8 +164,8 @@ async fn a_relay_that_is_killed_takes_nothing_acknowledged_with_it() {
     let mut relays = several(&database(cluster), 3);
     let listener = Listener::start(relays[2].address, 0).await;
     let mut tasks = Vec::new();
-    for n in 0..2 {
-        let client = Client::connect(relays[n].address).await;
+    for (n, relay) in relays[..2].iter().enumerate() {
+        let client = Client::connect(relay.address).await;
         tasks.push(tokio::spawn(publish(client, notes(n as u64 + 1, burst()))));
     }
     // In the middle of its burst.

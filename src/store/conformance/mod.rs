@@ -25,6 +25,9 @@ use crate::store::{Arrived, CommitSink, Done, Job, Origin, Outcome, Removal, Sto
 /// Longest wait for anything.
 pub(super) const WAIT: Duration = Duration::from_secs(30);
 
+/// Hands jobs in, from another thread.
+pub(super) type Submitter = Box<dyn Fn(&mut Vec<Job>) + Send>;
+
 /// A store under test: empty when opened, its writer running, nothing expiring unasked.
 pub(super) trait TestStore: Sized {
     /// Random histories to run.
@@ -39,7 +42,7 @@ pub(super) trait TestStore: Sized {
     /// Hands jobs to the writer.
     fn submit(&self, jobs: &mut Vec<Job>);
     /// The same, for another thread.
-    fn submitter(&self) -> Box<dyn Fn(&mut Vec<Job>) + Send>;
+    fn submitter(&self) -> Submitter;
     /// Events handed in and not answered.
     fn pending(&self) -> usize;
     /// Ends the writer.

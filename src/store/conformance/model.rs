@@ -406,7 +406,8 @@ pub fn what_is_sealed_is_for_its_addressee(store: impl TestStore) {
             ..Filter::default()
         },
     ];
-    let viewers: [(&[[u8; 32]], [&[usize]; 3]); 3] = [
+    type Sees<'a> = (&'a [[u8; 32]], [&'a [usize]; 3]);
+    let viewers: [Sees<'_>; 3] = [
         (&[], [&[4], &[], &[4]]),
         (&[[1; 32]], [&[4, 3, 1], &[3], &[4, 3]]),
         (&[[1; 32], [2; 32]], [&[4, 3, 2, 1], &[3], &[4, 3, 2]]),

@@ -1,7 +1,7 @@
 //! Which index answers a filter: the rules of the embedded store, over its tables' counterparts.
 //!
-//! 1. `ids`. 2. A tag that names one thing (`#a #d #e #i #q`). 3. `authors` with `kinds`, one run a
-//! pair. 4. `authors`, one run each. 5. Any other tag, one run a value. 6. `kinds`. 7. Time.
+//! In this order: `ids`; a tag that names one thing (`#a #d #e #i #q`); `authors` with `kinds`, one run
+//! a pair; `authors`, one run each; any other tag, one run a value; `kinds`; time.
 //!
 //! Of several tags the one with the fewest values is taken. A rule that would need more than
 //! [`DB_RUNS_MAX`] runs is passed over. What the runs leave open is the sieve's: it is applied to the
@@ -158,8 +158,8 @@ impl Plan {
         let names = tag.is_some_and(|(letter, _)| NAMING_LETTERS.contains(letter));
         match (tag, authors, kinds) {
             (Some((letter, values)), author, _) if author.is_none() || names => {
-                let of_tag = |value: &Box<[u8]>| Half::of_tag(*letter, value);
-                self.runs = Runs::Tags(values.iter().map(of_tag).collect());
+                let of_tag = |value: &[u8]| Half::of_tag(*letter, value);
+                self.runs = Runs::Tags(values.iter().map(|value| of_tag(value)).collect());
                 return Some(*letter);
             }
             (_, Some(authors), Some(kinds)) if fits(authors.len() * kinds.len()) => {

@@ -254,7 +254,7 @@ fn no_filter_that_names_something_reads_a_table_from_end_to_end() {
             took.as_secs_f64() * 1e3
         );
         let plan = found.last().expect("one");
-        let _ = writeln!(page, "```text\n{}```\n", candidates(&plan));
+        let _ = writeln!(page, "```text\n{}```\n", candidates(plan));
         for plan in &found {
             for table in ["events", "tags", "deleted", "vanished", "access"] {
                 let scan = format!("Seq Scan on {table} ");

@@ -8,7 +8,7 @@ use crate::store::conformance::{note, put_one, word};
 use crate::store::postgres::testing::Proxy;
 
 fn refused(options: PostgresOptions) -> OpenError {
-    wait(Postgres::open(options)).err().expect("must not open")
+    wait(Postgres::open(options)).expect_err("must not open")
 }
 
 #[test]
