@@ -10,6 +10,15 @@ use crate::store::conformance::{WAIT, event, id, job, note, put, put_one, word};
 use crate::store::postgres::testing::Proxy;
 use crate::store::{Outcome, Removal};
 
+/// Says that it is over when it is dropped, by a failure too: a thread waits for that.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// How often a store has handed each event to its shards: own commits, and those of others.
 fn delivered(running: &Running, counts: &mut HashMap<[u8; 32], usize>) {
     for arrived in running.outcomes.all_arrived() {
@@ -121,8 +130,8 @@ fn nothing_is_missed_or_told_twice_when_connections_are_cut() {
                 round += 1;
             }
         });
+        let _over = Over(&over);
         publish_on_both([&steady, &shaken], 3_000, &mut counts);
-        over.store(true, Ordering::SeqCst);
     });
     proxy.swallow_commits(0);
     assert!(
@@ -152,8 +161,8 @@ fn nothing_is_missed_or_told_twice_when_backends_are_ended() {
                 cluster.run("postgres", &end);
             }
         });
+        let _over = Over(&over);
         publish_on_both([&stores[0], &stores[1]], 3_000, &mut counts);
-        over.store(true, Ordering::SeqCst);
     });
     assert!(stores[0].store.status().lost > 2);
     settle([&stores[0], &stores[1]], counts);
