@@ -42,6 +42,21 @@ pub enum Command {
     },
     /// Give the store's free pages back, while no relay runs.
     Compact,
+    /// Store the events that standard input gives.
+    Import,
+    /// Give the stored events to standard output.
+    Export(Export),
+}
+
+/// What is asked of an export.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Export {
+    /// Filters as they were typed; none for everything.
+    pub filters: Vec<String>,
+    /// Not older, in seconds since 1970.
+    pub since: Option<u64>,
+    /// Not newer, in seconds since 1970.
+    pub until: Option<u64>,
 }
 
 /// What is asked of the access lists.
@@ -169,6 +184,8 @@ pub fn parse(
                 .clone(),
         },
         Some((COMPACT, _)) => Command::Compact,
+        Some((IMPORT, _)) => Command::Import,
+        Some((EXPORT, matches)) => Command::Export(export(matches)),
         _ => Command::Run,
     };
     Ok((command, raw))
@@ -200,7 +217,9 @@ pub fn command() -> clap::Command {
         )
         .subcommand(access_command())
         .subcommand(backup_command())
-        .subcommand(compact_command());
+        .subcommand(compact_command())
+        .subcommand(import_command())
+        .subcommand(export_command());
     for setting in SETTINGS {
         if let Some(name) = setting.option() {
             command = command.arg(option(setting, name));
@@ -216,6 +235,11 @@ const ACCESS: &str = "access";
 const BACKUP: &str = "backup";
 const COMPACT: &str = "compact";
 const DIR: &str = "DIR";
+const IMPORT: &str = "import";
+const EXPORT: &str = "export";
+const FILTER: &str = "filter";
+const SINCE: &str = "since";
+const UNTIL: &str = "until";
 const LIST: &str = "list";
 const JSON: &str = "json";
 const KEY: &str = "KEY";
@@ -323,6 +347,60 @@ fn access(matches: &ArgMatches) -> Access {
                 .cloned()
                 .collect(),
         },
+    }
+}
+
+fn import_command() -> clap::Command {
+    clap::Command::new(IMPORT)
+        .about(
+            "Store the events of standard input, one JSON object a line, through the relay if it \
+             runs on BUZZ_DATA_DIR, else in its store",
+        )
+        .after_help(
+            "Ids and signatures are checked. A refused line is told on standard error with its \
+             number and reason.\n\
+             Exit code 0: every line is stored, or was, or a newer version is. 1: a line was \
+             refused, or the import ended before its input. 64: bad usage.",
+        )
+}
+
+fn export_command() -> clap::Command {
+    let seconds = |name, help| {
+        Arg::new(name)
+            .long(name)
+            .help(help)
+            .value_name("SECONDS")
+            .value_parser(clap::value_parser!(u64))
+    };
+    clap::Command::new(EXPORT)
+        .about(
+            "Write the stored events to standard output, one JSON object a line, through the relay \
+             if it runs on BUZZ_DATA_DIR, else from its store",
+        )
+        .arg(
+            Arg::new(FILTER)
+                .long(FILTER)
+                .help("What to export (NIP-01); given several times, what any of them wants")
+                .value_name("JSON")
+                .action(ArgAction::Append),
+        )
+        .arg(seconds(SINCE, "Nothing older, in seconds since 1970"))
+        .arg(seconds(UNTIL, "Nothing newer, in seconds since 1970"))
+        .after_help(
+            "Without a filter everything, in the order in which it was stored; import reproduces \
+             the store from it. With filters newest first, by filter. What has expired is left out. \
+             Events for their addressee only (gift wraps) are not: whoever exports owns the \
+             store.\n\
+             Exit code 0: everything was written. 1: not. 64: bad usage.",
+        )
+}
+
+fn export(matches: &ArgMatches) -> Export {
+    let filters = matches.get_many::<String>(FILTER);
+    Export {
+        filters: filters.into_iter().flatten().cloned().collect(),
+        since: matches.get_one(SINCE).copied(),
+        until: matches.get_one(UNTIL).copied(),
     }
 }
 
@@ -509,6 +587,39 @@ mod tests {
             &["backup", "a", "b"],
             &["backup", ""],
             &["compact", "a"],
+        ] {
+            assert!(
+                matches!(run(args, &[]), Err(CliError::Usage(_))),
+                "{args:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_export_takes_filters_and_times() {
+        assert_eq!(run(&["import"], &[]).unwrap().0, Command::Import);
+        let (command, _) = run(&["export"], &[]).unwrap();
+        assert_eq!(command, Command::Export(Export::default()));
+        let args = [
+            "export",
+            "--filter",
+            "{}",
+            "--since=5",
+            "--filter={\"kinds\":[1]}",
+            "--until",
+            "9",
+        ];
+        let expected = Export {
+            filters: vec!["{}".to_owned(), "{\"kinds\":[1]}".to_owned()],
+            since: Some(5),
+            until: Some(9),
+        };
+        assert_eq!(run(&args, &[]).unwrap().0, Command::Export(expected));
+        for args in [
+            &["export", "--since", "yesterday"][..],
+            &["export", "--filter"],
+            &["import", "--no-verify"],
+            &["import", "file"],
         ] {
             assert!(
                 matches!(run(args, &[]), Err(CliError::Usage(_))),

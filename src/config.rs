@@ -631,11 +631,15 @@ fn drain(reader: &mut Reader<'_>) -> DrainBudget {
              BUZZ_HARD_STOP_MS to at least {needed} or lower {JITTER}"
         ));
     }
-    let whole = grace + hard_stop + limits::STORE_CLOSE_MS_MAX + limits::FLAGS_CLOSE_MS_MAX;
+    let whole = grace
+        + hard_stop
+        + limits::TRANSFER_STOP_MS_MAX
+        + limits::STORE_CLOSE_MS_MAX
+        + limits::FLAGS_CLOSE_MS_MAX;
     if whole > limits::TERMINATION_GRACE_SECONDS * 1_000 {
         reader.note(format!(
-            "a restart may take {whole} milliseconds (grace + hard stop + store + flags): deploy \
-             with a termination grace period above that"
+            "a restart may take {whole} milliseconds (grace + hard stop + imports + store + flags): \
+             deploy with a termination grace period above that"
         ));
     }
     DrainBudget {

@@ -19,6 +19,7 @@
 //! | [`nostr`] | events, filters, messages, signatures; no I/O |
 //! | [`ws`] | WebSocket, server side: request heads, frames, messages; no I/O |
 //! | [`store`] | where events are kept: the promises, and the embedded store |
+//! | [`transfer`] | events in and out by the line |
 //! | [`live`] | who wants this event: a shard's subscriptions |
 //! | [`drain`] | closes spread over a window: the plan, the counts, the order of things |
 //! | [`shard`] | a thread with its share of the connections |
@@ -43,4 +44,5 @@ pub mod nostr;
 pub mod secret;
 pub mod shard;
 pub mod store;
+pub mod transfer;
 pub mod ws;

@@ -313,9 +313,13 @@ const _: () = assert!(CONNECTIONS_DESCRIPTORS_PERCENT < 50);
 // The longest window, the flush of its last close and that client's answer fit before the hard stop.
 const _: () =
     assert!(DRAIN_JITTER_MS_MAX + DRAIN_FLUSH_MS_MAX + CLOSE_ANSWER_MS_MAX <= HARD_STOP_MS_DEFAULT);
-// Grace, hard stop, store and flags all fit before the supervisor loses its patience.
+// Grace, hard stop, transfers, store and flags all fit before the supervisor loses its patience.
 const _: () = assert!(
-    DRAIN_GRACE_MS_DEFAULT + HARD_STOP_MS_DEFAULT + STORE_CLOSE_MS_MAX + FLAGS_CLOSE_MS_MAX
+    DRAIN_GRACE_MS_DEFAULT
+        + HARD_STOP_MS_DEFAULT
+        + TRANSFER_STOP_MS_MAX
+        + STORE_CLOSE_MS_MAX
+        + FLAGS_CLOSE_MS_MAX
         <= TERMINATION_GRACE_SECONDS * 1_000
 );
 // The embedded store.
@@ -327,9 +331,9 @@ pub const STORE_MAP_BYTES_DEFAULT: usize = 256 << 30;
 pub const STORE_BYTES_MIN: usize = 16 << 20;
 /// Largest value accepted: what LMDB can map on common machines, and far above any disk.
 pub const STORE_BYTES_MAX: usize = 16 << 40;
-/// The last part of the store's room, kept for what makes room, in bytes: two commits that each touch
-/// as many pages as a share of upkeep removes index entries.
-pub const STORE_RESERVE_BYTES_MAX: u64 = 128 << 20;
+/// The last part of the store's room, kept for what makes room, in bytes. The half of it that
+/// requests leave has a page for each index entry that the largest deletion removes.
+pub const STORE_RESERVE_BYTES_MAX: u64 = 512 << 20;
 /// But of a small store no more than one part in so many.
 pub const STORE_RESERVE_DIVISOR: u64 = 4;
 /// Messages of the largest size that the store must be able to hold.
@@ -349,6 +353,18 @@ pub const COMMIT_EVENTS_MAX: usize = 1_024;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Index entries of one commit, so that events full of tags cannot stretch it.
 pub const COMMIT_INDEX_ENTRIES_MAX: usize = 32_768;
+/// Index entries of the events that one deletion request may name.
+pub const DELETION_INDEX_ENTRIES_MAX: usize = 2 * COMMIT_INDEX_ENTRIES_MAX;
+/// Bytes of the JSON of those events.
+pub const DELETION_BYTES_MAX: usize = 16 * COMMIT_BYTES_MAX;
+/// Tags of a deletion request that cannot name more than that, whatever they name.
+pub const DELETION_TAGS_UNCHECKED_MAX: usize = 4;
+/// Events of one commit of a process that does nothing but fill the store.
+pub const FILL_EVENTS_MAX: usize = 32_768;
+/// Bytes of event JSON in one such commit.
+pub const FILL_BYTES_MAX: usize = 64 << 20;
+/// Index entries of one such commit.
+pub const FILL_INDEX_ENTRIES_MAX: usize = 262_144;
 /// Events that wait for the writer, the commit under way included.
 pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
 /// Bytes of event JSON that wait for the writer, the commit under way included.
@@ -381,7 +397,11 @@ pub const RETENTION_LEARN_ENTRIES_MAX: u32 = 8_192;
 /// Entries that a full answer is looked beyond, to tell whether there are more (NIP-67).
 pub const HINT_ENTRIES_MAX: u32 = 64;
 
+const _: () = assert!(STORE_RESERVE_BYTES_MAX / 2 >= 4_096 * DELETION_INDEX_ENTRIES_MAX as u64);
 const _: () = assert!(FRAME_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
+const _: () = assert!(DELETION_TAGS_UNCHECKED_MAX * FRAME_BYTES_MAX <= DELETION_BYTES_MAX);
+const _: () =
+    assert!(DELETION_TAGS_UNCHECKED_MAX * (EVENT_TAGS_MAX + 6) <= DELETION_INDEX_ENTRIES_MAX);
 const _: () = assert!(COMMIT_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
 
 /// Time that a shard has to accept connections after its thread was started.
@@ -460,3 +480,83 @@ const _: () = assert!(
 const _: () =
     assert!(CLOSE_WRITE.as_millis() + SWEEP_INTERVAL.as_millis() < DRAIN_FLUSH_MS_MAX as u128);
 const _: () = assert!(CLOSE_LINGER.as_millis() <= CLOSE_ANSWER_MS_MAX as u128);
+
+// Import and export.
+
+/// Bytes that an import reads at once; the lines in them are checked by one thread.
+pub const IMPORT_READ_BYTES: usize = 64 << 10;
+/// Pieces of an import's input that are read and not yet taken, for each core.
+pub const IMPORT_PIECES_PER_CORE: usize = 8;
+/// Lines of an import between the first that is undecided and the last that was taken in; the piece
+/// under way may pass it.
+pub const IMPORT_WINDOW_LINES: usize = 131_072;
+/// Time between two looks of an import at its answers, while no input comes.
+pub const IMPORT_TICK: Duration = Duration::from_millis(50);
+/// Time without input after which an import that goes through a relay shows that it lives.
+pub const IMPORT_QUIET: Duration = Duration::from_secs(10);
+/// Refused lines of an import that are told with their reasons; more are counted.
+pub const REFUSED_LINES_TOLD_MAX: u64 = 1_000;
+/// Time that an import gathers events for one commit, while fewer come than it may hold.
+pub const IMPORT_GATHER: Duration = Duration::from_secs(2);
+/// Events that a relay's import hands to the writer at once.
+pub const IMPORT_BATCH_EVENTS: usize = 256;
+/// Bytes of them.
+pub const IMPORT_BATCH_BYTES: usize = 1 << 20;
+/// Events of an import that are on their way in a store that nobody else uses.
+pub const IMPORT_ALONE_EVENTS_MAX: usize = 65_536;
+/// Bytes of them.
+pub const IMPORT_ALONE_BYTES_MAX: usize = 128 << 20;
+/// Events of an import that are on their way in a running relay, which has others to serve: what a
+/// client's event waits behind.
+pub const IMPORT_SHARED_EVENTS_MAX: usize = 1_024;
+/// Bytes of them.
+pub const IMPORT_SHARED_BYTES_MAX: usize = 4 << 20;
+/// Chunks of a request's body that wait for the thread of its import.
+pub const IMPORT_CHUNKS_MAX: usize = 4;
+/// Time between two tries to hand events to a writer whose queue is full.
+pub const IMPORT_RETRY_PAUSE: Duration = Duration::from_millis(2);
+/// Longest wait of one look of a relay's import for room.
+pub const IMPORT_ROOM_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait for the answers of a relay's import whose sender has left or must leave.
+pub const IMPORT_SETTLE_WAIT: Duration = Duration::from_secs(2);
+/// Silence after which a relay ends an import: whoever sends it shows that it lives every
+/// [`IMPORT_QUIET`].
+pub const IMPORT_IDLE: Duration = Duration::from_secs(60);
+/// Time without an event being taken after which a relay ends an export: somebody may look at it
+/// page by page.
+pub const EXPORT_IDLE: Duration = Duration::from_secs(600);
+/// Imports of a relay at one time: there is one writer.
+pub const IMPORTS_MAX: usize = 1;
+/// Exports of a relay at one time.
+pub const EXPORTS_MAX: usize = 2;
+/// Slices of an export that wait to be sent.
+pub const EXPORT_SLICES_MAX: usize = 2;
+/// Time of one slice of an export, which is a transaction.
+pub const EXPORT_SLICE_TIME: Duration = Duration::from_millis(20);
+/// Bytes of an export's filters.
+pub const EXPORT_REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Values in all filters of an export.
+pub const EXPORT_FILTER_VALUES_MAX: usize = 60_000;
+/// Filters of an export.
+pub const EXPORT_FILTERS_MAX: usize = 100;
+/// Bytes that the command line collects before it writes them.
+pub const TRANSFER_WRITE_BYTES: usize = 256 << 10;
+/// Longest wait of the command line for the relay to take an event, to answer one or to give one.
+pub const TRANSFER_ANSWER_WAIT: Duration = Duration::from_secs(600);
+/// Longest wait of the command line for the relay to agree to a transfer.
+pub const TRANSFER_BEGIN_WAIT: Duration = Duration::from_secs(15);
+/// Longest wait of a relay that stops for its transfers to end.
+pub const TRANSFER_STOP_MS_MAX: u64 = 3_000;
+/// How far an import through a running relay stands back behind it on the CPU (nice).
+pub const IMPORT_NICENESS: i32 = 10;
+/// Draws of a progress bar in a second.
+pub const PROGRESS_DRAWS_PER_SECOND_MAX: u8 = 5;
+
+const _: () = assert!(IMPORT_ALONE_EVENTS_MAX <= WRITE_QUEUE_EVENTS_MAX);
+// While one commit is written the next gathers.
+const _: () = assert!(2 * FILL_EVENTS_MAX <= IMPORT_ALONE_EVENTS_MAX);
+const _: () = assert!(2 * FILL_BYTES_MAX <= IMPORT_ALONE_BYTES_MAX);
+const _: () = assert!(IMPORT_ALONE_BYTES_MAX <= WRITE_QUEUE_BYTES_MAX);
+const _: () = assert!(IMPORT_SHARED_EVENTS_MAX < WRITE_QUEUE_EVENTS_MAX);
+const _: () = assert!(IMPORT_QUIET.as_millis() * 3 < IMPORT_IDLE.as_millis());
+const _: () = assert!(IMPORT_SETTLE_WAIT.as_millis() < TRANSFER_STOP_MS_MAX as u128);

@@ -4,7 +4,7 @@ use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Machine};
-use buzz_uring::control::{access, backup, command, logs, start};
+use buzz_uring::control::{access, backup, command, logs, start, transfer};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -41,6 +41,10 @@ fn run(command: Command, config: Config) -> i32 {
         Command::Compact => {
             backup::command::compact(&config).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
         }
+        Command::Import => transfer::command::import(&config)
+            .unwrap_or_else(|error| fail(error.exit_code(), &error)),
+        Command::Export(asked) => transfer::command::export(&config, &asked)
+            .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Run => serve(config),
     }
 }

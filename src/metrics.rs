@@ -14,8 +14,8 @@ pub mod series;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
-    UpgradeRefusal,
+    EventOutcome, GateName, ImportOutcome, Label, MessageRefusal, QueryKind, RateKind,
+    RemovalReason, ShedReason, TransferKind, UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
 
@@ -173,6 +173,31 @@ impl GateMetrics {
             sheds: ByLabel::counters(&series::CONCURRENCY_SHEDS, &own),
             wait: series::CONCURRENCY_WAIT.histogram(&own),
             hold: series::CONCURRENCY_HOLD.histogram(&own),
+        }
+    }
+}
+
+/// The handles of the transfers.
+#[derive(Debug)]
+pub struct TransferMetrics {
+    /// Those that run.
+    pub active: ByLabel<TransferKind, Gauge>,
+    /// Events of imports.
+    pub import_events: ByLabel<ImportOutcome, Counter>,
+}
+
+impl Default for TransferMetrics {
+    fn default() -> TransferMetrics {
+        TransferMetrics::new()
+    }
+}
+
+impl TransferMetrics {
+    /// Takes the handles.
+    pub fn new() -> TransferMetrics {
+        TransferMetrics {
+            active: ByLabel::gauges(&series::TRANSFERS_ACTIVE),
+            import_events: ByLabel::counters(&series::IMPORT_EVENTS, &[]),
         }
     }
 }

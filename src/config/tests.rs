@@ -311,7 +311,7 @@ fn the_drain_window_is_clamped_and_its_sum_checked() {
 
     let config = resolve(&[("BUZZ_DRAIN_GRACE_MS", "30000")]).unwrap();
     assert!(
-        config.notes[0].contains("67000 milliseconds"),
+        config.notes[0].contains("70000 milliseconds"),
         "{:?}",
         config.notes
     );

@@ -1,15 +1,19 @@
 //! A listener that holds a bounded number of connections, each for a bounded time.
+//!
+//! A connection's time is its whole life, unless whoever serves it grants it a [`Lease`]: then it may
+//! live on as long as something passes over it.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// Wraps a listener.
 pub struct Bounded<L> {
@@ -46,6 +50,8 @@ where
             Brief {
                 stream,
                 end,
+                lease: Lease::default(),
+                is_leased: false,
                 _permit: permit,
             },
             peer,
@@ -57,18 +63,67 @@ where
     }
 }
 
+/// Lets one connection outlive its time. Clones are for the same connection.
+#[derive(Clone, Debug, Default)]
+pub struct Lease(Arc<AtomicU64>);
+
+impl Lease {
+    /// From now on the connection ends when nothing has passed over it for this long, while somebody
+    /// waits for it to.
+    pub fn grant(&self, idle: Duration) {
+        let millis = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        self.0.store(millis.max(1), Ordering::Relaxed);
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            millis => Some(Duration::from_millis(millis)),
+        }
+    }
+}
+
 /// A connection whose reads and writes fail once its time is over.
 pub struct Brief<S> {
     stream: S,
     end: Pin<Box<Sleep>>,
+    lease: Lease,
+    is_leased: bool,
     _permit: OwnedSemaphorePermit,
 }
 
 impl<S> Brief<S> {
-    /// Pending while there is time; the task is woken at its end.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        ready!(self.end.as_mut().poll(cx));
-        Poll::Ready(io::ErrorKind::TimedOut.into())
+    /// To grant it more time.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
+    /// What a read or a write comes to: with a lease its own end is put off by whatever passed.
+    fn within<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        act: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>>
+    where
+        S: Unpin,
+    {
+        let over = || Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let Some(idle) = self.lease.idle() else {
+            if self.end.as_mut().poll(cx).is_ready() {
+                return over();
+            }
+            return act(Pin::new(&mut self.stream), cx);
+        };
+        // First the stream: time in which nobody asked for it is not its peer's.
+        let acted = act(Pin::new(&mut self.stream), cx);
+        let until = Instant::now() + idle;
+        if acted.is_ready() || !std::mem::replace(&mut self.is_leased, true) {
+            self.end.as_mut().reset(until);
+        }
+        match acted {
+            Poll::Pending if self.end.as_mut().poll(cx).is_ready() => over(),
+            acted => acted,
+        }
     }
 }
 
@@ -78,10 +133,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Brief<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Poll::Ready(error) = self.poll_end(cx) {
-            return Poll::Ready(Err(error));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        self.within(cx, |stream, cx| stream.poll_read(cx, buffer))
     }
 }
 
@@ -91,10 +143,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Brief<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(error) = self.poll_end(cx) {
-            return Poll::Ready(Err(error));
-        }
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        self.within(cx, |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -103,5 +152,77 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Brief<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{UnixListener, UnixStream};
+    use tokio::time::timeout;
+
+    const LIFE: Duration = Duration::from_millis(200);
+    const IDLE: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(30);
+
+    async fn connection() -> (Brief<UnixStream>, UnixStream) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("bind");
+        let mut listener = Bounded::new(listener, 1, LIFE);
+        let (connected, accepted) = tokio::join!(UnixStream::connect(&path), listener.accept());
+        (accepted.0, connected.expect("connect"))
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_with_its_time_however_busy_it_is() {
+        let began = Instant::now();
+        let (mut ours, mut theirs) = connection().await;
+        let error = loop {
+            assert!(began.elapsed() < LONG, "it goes on");
+            tokio::time::sleep(IDLE / 5).await;
+            theirs.write_all(b"x").await.expect("write");
+            if let Err(error) = ours.read_u8().await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= LIFE);
+    }
+
+    #[tokio::test]
+    async fn with_a_lease_it_lives_on_while_something_passes() {
+        let began = Instant::now();
+        let (mut ours, mut theirs) = connection().await;
+        ours.lease().grant(IDLE);
+        while began.elapsed() < 2 * LIFE {
+            tokio::time::sleep(IDLE / 5).await;
+            theirs.write_all(b"x").await.expect("write");
+            assert_eq!(ours.read_u8().await.expect("read"), b'x');
+        }
+        // It is not its fault that nobody reads.
+        theirs.write_all(b"x").await.expect("write");
+        tokio::time::sleep(2 * IDLE).await;
+        assert_eq!(ours.read_u8().await.expect("read"), b'x');
+        let silent = Instant::now();
+        let read = timeout(LONG, ours.read_u8()).await.expect("an end");
+        assert_eq!(read.expect_err("silence").kind(), io::ErrorKind::TimedOut);
+        assert!(silent.elapsed() >= IDLE);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_nothing_ends_a_lease() {
+        let (mut ours, _theirs) = connection().await;
+        ours.lease().grant(IDLE);
+        let began = Instant::now();
+        let error = loop {
+            let write = ours.write_all(&[0; 4096]);
+            if let Err(error) = timeout(LONG, write).await.expect("an end") {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= IDLE);
     }
 }

@@ -24,8 +24,10 @@ pub mod signals;
 pub mod socket;
 pub mod start;
 pub mod stop;
+pub mod transfer;
 
-/// The control thread's runtime. Its blocking pool is for the flag provider's close.
+/// The control thread's runtime. Its blocking pool is for the flag provider's close and the access
+/// lists.
 ///
 /// # Errors
 ///

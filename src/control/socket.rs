@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
 use rustix::fs::{Mode, OFlags};
 use tokio::task::JoinHandle;
 
-use super::bounded::Bounded;
+use super::bounded::{Bounded, Brief, Lease};
 use crate::limits::{ADMIN_CONNECTIONS_MAX, CONTROL_CONNECTION_MS_MAX};
 
 /// The socket's name in the data folder.
@@ -86,12 +88,20 @@ impl Socket {
         let listener = Bounded::new(listener, ADMIN_CONNECTIONS_MAX, life);
         let task = tokio::spawn(async move {
             // It ends only with its task: accept errors pause and go on.
-            let _ = axum::serve(listener, router).await;
+            let service = router.into_make_service_with_connect_info::<Lease>();
+            let _ = axum::serve(listener, service).await;
         });
         Ok(Running {
             task,
             _file: self.file,
         })
+    }
+}
+
+/// A route may let its connection outlive the others.
+impl Connected<IncomingStream<'_, Bounded<tokio::net::UnixListener>>> for Lease {
+    fn connect_info(stream: IncomingStream<'_, Bounded<tokio::net::UnixListener>>) -> Lease {
+        Brief::lease(stream.io())
     }
 }
 

@@ -25,6 +25,7 @@ use super::remembered::Remembered;
 use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
 use super::stop::{Door, Stop};
+use super::transfer;
 use crate::config::{Config, FlagsChoice, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
@@ -155,6 +156,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
                 .clone()
                 .merge(access::router(common.clone()))
                 .merge(backup::router(common.clone()))
+                .merge(transfer::router(common.clone()))
                 .merge(admin::status_router(sources.clone())),
         )
         .map_err(system("cannot serve the control socket"))?;
@@ -353,6 +355,11 @@ impl Status for RelayStatus {
         );
         status.insert("shards".to_owned(), shards.into());
         status.insert("drain".to_owned(), self.door.describe());
+        let (imports, exports) = self.common.transfers.running();
+        status.insert(
+            "transfers".to_owned(),
+            json!({ "imports": imports, "exports": exports }),
+        );
         status.insert("store".to_owned(), store_status(&self.common.store));
     }
 

@@ -22,7 +22,8 @@ use crate::drain::run::{self, Part, Relay};
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
 use crate::lifecycle::Stage;
 use crate::limits::{
-    DRAIN_ANSWER_WAIT, DRAIN_QUIET, FLAGS_CLOSE_MS_MAX, SIGNAL_REPEATS, STORE_CLOSE_MS_MAX,
+    DRAIN_ANSWER_WAIT, DRAIN_LOOK, DRAIN_QUIET, FLAGS_CLOSE_MS_MAX, SIGNAL_REPEATS,
+    STORE_CLOSE_MS_MAX, TRANSFER_STOP_MS_MAX,
 };
 use crate::metrics::{DrainClose, Label, series};
 use crate::shard::{Common, Mail, listener};
@@ -146,6 +147,8 @@ impl Stop {
     /// Sets the draining flag before anything waits.
     fn begin(&self, request: StopRequest) {
         self.common().lifecycle.advance(Stage::Draining);
+        // A client that reconnects finds another relay; a transfer had better be told early.
+        self.common().transfers.stop();
         {
             let mut known = self.door.known();
             known.by = Some(request);
@@ -189,6 +192,7 @@ impl Stop {
             last_close_ms = totals.last_close.as_millis() as u64,
             "every connection has ended"
         );
+        self.end_transfers().await;
         self.manager.status("closing the store");
         if !self.close_store().await {
             return EXIT_FAILED;
@@ -200,6 +204,18 @@ impl Stop {
         }
         tracing::info!("the relay has stopped");
         EXIT_CLEAN
+    }
+
+    /// Waits until imports and exports have ended: they were told when the drain began.
+    async fn end_transfers(&self) {
+        let end = Instant::now() + Duration::from_millis(TRANSFER_STOP_MS_MAX);
+        while self.common().transfers.running() != (0, 0) {
+            if Instant::now() >= end {
+                tracing::warn!("an import or an export does not end and is cut off");
+                return;
+            }
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
     }
 
     /// Completes the pending writes. Returns false when that took too long.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use metrics::{Counter, Histogram};
+use metrics::{Counter, Gauge, Histogram};
 
 use super::Series;
 
@@ -54,6 +54,26 @@ labels! {
         HistoryReads => "history_reads",
         /// Verified logins while their access checks run.
         Auth => "auth",
+    }
+    /// What became of a line of an import.
+    ImportOutcome("outcome") {
+        /// Committed.
+        Stored => "stored",
+        /// Stored before.
+        Duplicate => "duplicate",
+        /// A newer version is stored.
+        Superseded => "superseded",
+        /// Not stored, on purpose.
+        Refused => "refused",
+        /// Not stored: the store failed.
+        Failed => "failed",
+    }
+    /// Which way events go by the line.
+    TransferKind("transfer") {
+        /// Into the store.
+        Import => "import",
+        /// Out of it.
+        Export => "export",
     }
     /// Why a gate turned work away.
     ShedReason("reason") {
@@ -262,6 +282,13 @@ impl<L: Label> ByLabel<L, Counter> {
     /// Counters of a series by `L`, under further fixed labels.
     pub fn counters(series: &Series, fixed: &[(&'static str, String)]) -> Self {
         ByLabel::new(|text| series.counter(&with::<L>(fixed, text)))
+    }
+}
+
+impl<L: Label> ByLabel<L, Gauge> {
+    /// Gauges of a series by `L`.
+    pub fn gauges(series: &Series) -> Self {
+        ByLabel::new(|text| series.gauge(&with::<L>(&[], text)))
     }
 }
 

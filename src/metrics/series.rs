@@ -4,8 +4,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::labels::{
     AcceptError, AuthMethod, AuthOutcome, CloseReason, DrainClose, Driver, DropReason,
-    EventOutcome, GateName, Label, MessageRefusal, QueryKind, RateKind, RemovalReason, ShedReason,
-    UpgradeRefusal,
+    EventOutcome, GateName, ImportOutcome, Label, MessageRefusal, QueryKind, RateKind,
+    RemovalReason, ShedReason, TransferKind, UpgradeRefusal,
 };
 
 /// One series, or one family of them by label.
@@ -177,6 +177,11 @@ table! {
         "Bytes of free pages in the store's file, used again before it grows";
     STORE_MAX = Gauge "buzz_store_max_bytes" []
         "Bytes in use at which the store refuses events";
+
+    TRANSFERS_ACTIVE = Gauge "buzz_transfers_active" [closed::<TransferKind>()]
+        "Imports and exports that run through this relay";
+    IMPORT_EVENTS = Counter "buzz_import_events_total" [closed::<ImportOutcome>()]
+        "Events of imports through this relay, by what became of them";
 
     DRAIN_REMAINING = Gauge "buzz_drain_connections_remaining" [SHARD]
         "Connections that the drain has yet to end";

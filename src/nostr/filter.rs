@@ -10,6 +10,7 @@
 use std::{fmt, marker::PhantomData};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::{
     cursor::decode_hex,
@@ -56,6 +57,34 @@ impl Filter {
             .deserialize(&mut json)
             .and_then(|filter| json.end().map(|()| filter));
         read.map_err(|_| budget.fault.unwrap_or(MALFORMED))
+    }
+
+    /// The filter as JSON, which [`Filter::parse`] reads as this filter.
+    pub fn to_json(&self) -> String {
+        let hex = |values: &Vec<[u8; 32]>| -> Value {
+            values
+                .iter()
+                .map(|value| Value::from(const_hex::encode(value)))
+                .collect()
+        };
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        put("ids", self.ids.as_ref().map(hex));
+        put("authors", self.authors.as_ref().map(hex));
+        put("kinds", self.kinds.clone().map(Value::from));
+        for (letter, values) in &self.tags {
+            // Values were text when they were read.
+            let texts = values.iter().map(|value| String::from_utf8_lossy(value));
+            put(&format!("#{}", char::from(*letter)), Some(texts.collect()));
+        }
+        put("since", self.since.map(Value::from));
+        put("until", self.until.map(Value::from));
+        put("limit", self.limit.map(Value::from));
+        Value::Object(fields).to_string()
     }
 
     /// Whether `event` passes. `limit` has no say.

@@ -249,11 +249,12 @@ impl Client {
 }
 
 /// The address that a request comes from: the peer's own, or what a trusted proxy says.
-/// `forwarded_for` is the last `X-Forwarded-For` line, which the nearest proxy has written or
-/// lengthened.
-pub fn origin(peer: IpAddr, forwarded_for: Option<&str>, trusted: &[Network]) -> IpAddr {
+/// `forwarded_for` are the `X-Forwarded-For` lines, of which the nearest proxy has added the last or
+/// lengthened it.
+pub fn origin(peer: IpAddr, forwarded_for: &[&str], trusted: &[Network]) -> IpAddr {
     let mut origin = peer.to_canonical();
-    for member in forwarded_for.unwrap_or_default().rsplit(',') {
+    let members = forwarded_for.iter().rev().flat_map(|line| line.rsplit(','));
+    for member in members {
         if !is_trusted(trusted, origin) {
             break;
         }
@@ -403,7 +404,7 @@ mod tests {
     #[test]
     fn only_a_trusted_proxy_says_who_it_was() {
         let trusted = ["10.0.0.0/8", "2001:db8::/32"].map(|text| Network::parse(text).unwrap());
-        let said = |peer, line| origin(ip(peer), Some(line), &trusted).to_string();
+        let said = |peer, line| origin(ip(peer), &[line], &trusted).to_string();
         assert_eq!(said("192.0.2.1", "198.51.100.1"), "192.0.2.1");
         assert_eq!(said("10.0.0.1", "198.51.100.1"), "198.51.100.1");
         assert_eq!(said("::ffff:10.0.0.1", "198.51.100.1"), "198.51.100.1");
@@ -422,7 +423,15 @@ mod tests {
         assert_eq!(said("10.0.0.1", "unknown"), "10.0.0.1");
         assert_eq!(said("10.0.0.1", "198.51.100.1, "), "10.0.0.1");
         assert_eq!(said("10.0.0.1", ""), "10.0.0.1");
-        assert_eq!(origin(ip("10.0.0.1"), None, &trusted), ip("10.0.0.1"));
+        assert_eq!(origin(ip("10.0.0.1"), &[], &trusted), ip("10.0.0.1"));
+        // Some proxies add a line of their own instead.
+        let added = |lines: &[&str]| origin(ip("10.0.0.1"), lines, &trusted).to_string();
+        assert_eq!(
+            added(&["203.0.113.9, 198.51.100.1", "10.9.9.9"]),
+            "198.51.100.1"
+        );
+        assert_eq!(added(&["203.0.113.9", "198.51.100.1"]), "198.51.100.1");
+        assert_eq!(added(&["203.0.113.9", ""]), "10.0.0.1");
         // The ways in which addresses are written.
         assert_eq!(said("2001:db8::1", "[2001:db9::7]:443"), "2001:db9::7");
         assert_eq!(said("2001:db8::1", "[2001:db9::7]"), "2001:db9::7");

@@ -22,6 +22,7 @@ use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
 use crate::store::embedded::Embedded;
 use crate::store::{CommitSink, Done, Outcome, Removal};
+use crate::transfer::running::Transfers;
 
 /// What a shard is told by other threads.
 pub enum Mail {
@@ -62,6 +63,8 @@ pub struct Common {
     pub addresses: Option<Arc<Addresses>>,
     /// What became of the connections that the drain ended.
     pub drain: Ledger,
+    /// Imports and exports that run.
+    pub transfers: Arc<Transfers>,
     pub(super) mail: Box<[Mailbox<Mail>]>,
     /// Sockets of each shard, upgraded or not.
     pub(super) load: Box<[Padded]>,
@@ -105,6 +108,7 @@ impl Common {
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
+            transfers: Arc::default(),
             mail: (0..shards)
                 .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
@@ -168,6 +172,7 @@ impl Common {
     pub fn sink(self: &Arc<Self>) -> Fanout {
         Fanout {
             batches: self.mail.iter().map(|_| Vec::new()).collect(),
+            imported: Vec::new(),
             commit_seconds: crate::metrics::store_commit_seconds(),
             events_removed: crate::metrics::events_removed(),
             common: self.clone(),
@@ -176,10 +181,12 @@ impl Common {
 }
 
 /// Hands what the store's writer has committed to the shards: every stored event to all of them,
-/// every answer to the shard it came from, one wake a shard for a whole commit.
+/// every answer to the shard or the import it came from, one wake a shard for a whole commit.
 pub struct Fanout {
     common: Arc<Common>,
     batches: Vec<Vec<Mail>>,
+    /// Of an import, which is no shard's.
+    imported: Vec<Done>,
     commit_seconds: metrics::Histogram,
     events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
@@ -193,6 +200,10 @@ impl CommitSink for Fanout {
                     batch.push(Mail::Event(done.event.clone(), seq));
                 }
             }
+            if Transfers::has_sent(done.origin) {
+                self.imported.push(done);
+                continue;
+            }
             let origin = usize::from(done.origin.shard);
             self.batches[origin].push(Mail::Answer(done));
         }
@@ -200,6 +211,9 @@ impl CommitSink for Fanout {
             if mailbox.push_batch_blocking(batch).is_err() {
                 batch.clear();
             }
+        }
+        if !self.imported.is_empty() {
+            self.common.transfers.answer(&mut self.imported);
         }
     }
 

@@ -62,9 +62,7 @@ fn screened(shard: &Shard, event: &Event) -> Option<Outcome> {
             return Some(Outcome::Failed(error));
         }
     };
-    // NIP-62: a request to vanish is followed whatever its author's status.
-    if screen.banned && event.kind() != kind::VANISH {
-        let reason = Reason::fixed(Prefix::Blocked, "the author is banned");
+    if let Some(reason) = screen.ban(event) {
         return Some(Outcome::Refused(reason));
     }
     match (screen.found, screen.gone) {

@@ -385,11 +385,7 @@ impl Shard {
     /// # Errors
     ///
     /// The reason for the client.
-    pub fn admit_upgrade(
-        &self,
-        conn: &Conn,
-        forwarded_for: Option<&str>,
-    ) -> Result<(), UpgradeRefusal> {
+    pub fn admit_upgrade(&self, conn: &Conn, forwarded_for: &[&str]) -> Result<(), UpgradeRefusal> {
         match self.common.lifecycle.stage() {
             Stage::Ready => {}
             Stage::Starting => return Err(UpgradeRefusal::Starting),

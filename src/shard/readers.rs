@@ -174,11 +174,11 @@ impl Readers {
     }
 }
 
-/// Lets shards have the core first.
-fn step_back() {
+/// Lets shards have the core first, before the calling thread.
+pub fn step_back() {
     let this = Some(rustix::thread::gettid());
     if let Err(error) = rustix::process::setpriority_process(this, READER_NICE) {
-        tracing::warn!(%error, "a reader thread keeps its priority");
+        tracing::warn!(%error, "a thread keeps its priority");
     }
 }
 

@@ -97,7 +97,7 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
         let length = head.len;
         match head.upgrade {
             Upgrade::WebSocket { key } if head.path() == "/" => {
-                if let Err(refusal) = shard.admit_upgrade(conn, head.forwarded_for) {
+                if let Err(refusal) = shard.admit_upgrade(conn, &head.forwarded_for) {
                     http::unavailable(shard, conn, refusal);
                     return false;
                 }

@@ -21,7 +21,7 @@ pub mod retention;
 /// Who handed an event in. The store gives it back untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The shard that waits for the outcome.
+    /// The shard that waits for the outcome; one that there is not: an import.
     pub shard: u16,
     /// What that shard calls the event's sender.
     pub token: u64,

@@ -119,7 +119,7 @@ pub enum Upgrade<'a> {
 }
 
 /// A request head: all that is asked of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head<'a> {
     /// Bytes of the head, the empty line included. What follows is the next protocol's.
     pub len: usize,
@@ -131,8 +131,9 @@ pub struct Head<'a> {
     pub wants_nostr_json: bool,
     /// What it says about becoming a WebSocket.
     pub upgrade: Upgrade<'a>,
-    /// The last `X-Forwarded-For` line, if it is readable: the nearest proxy wrote its end.
-    pub forwarded_for: Option<&'a str>,
+    /// The `X-Forwarded-For` lines in their order, an unreadable one as an empty one: the nearest
+    /// proxy wrote the end of the last.
+    pub forwarded_for: Vec<&'a str>,
     /// `Host`; only HTTP/1.0 goes without.
     pub host: Option<&'a str>,
     /// Whether the client would go on after the answer. [`write_response`] does not.
@@ -202,7 +203,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Option<Head<'_>>, HeadError> {
 #[derive(Default)]
 struct Fields<'a> {
     host: Option<&'a str>,
-    forwarded_for: Option<&'a str>,
+    forwarded_for: Vec<&'a str>,
     wants_nostr_json: bool,
     upgrade_websocket: bool,
     connection_upgrade: bool,
@@ -259,7 +260,9 @@ impl<'a> Fields<'a> {
             } else if is("Accept") {
                 fields.wants_nostr_json |= accepts(value, "application/nostr+json");
             } else if is("X-Forwarded-For") {
-                fields.forwarded_for = readable(value);
+                fields
+                    .forwarded_for
+                    .push(readable(value).unwrap_or_default());
             } else if is("Content-Length") {
                 fields.has_body |= value != b"0";
             } else if is("Transfer-Encoding") {

@@ -216,6 +216,15 @@ impl Raw {
             .expect("a TCP option");
     }
 
+    /// Vanishes without a word, as a cable that is cut: from here on our kernel drops whatever comes
+    /// and acknowledges nothing. Keep the socket, or its end tells the relay.
+    pub fn vanish(&self) {
+        let drop_all = socket2::SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+        socket2::SockRef::from(&self.stream)
+            .attach_filter(&[drop_all])
+            .expect("a filter");
+    }
+
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).expect("the relay takes bytes");
     }

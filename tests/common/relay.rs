@@ -133,6 +133,12 @@ impl Launch {
     }
 
     fn child(&self) -> Child {
+        let mut command = self.command();
+        command.spawn().expect("the relay's binary can be run")
+    }
+
+    /// The process before it is started: nothing to read, both outputs piped.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_buzz-uring"));
         command
             .args(&self.args)
@@ -143,7 +149,7 @@ impl Launch {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         confine(&mut command, self.confine.clone());
-        command.spawn().expect("the relay's binary can be run")
+        command
     }
 
     /// Starts the relay and waits until it serves.

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use buzz_uring::limits::UNUPGRADED_PER_ADDRESS_MAX;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
 
@@ -147,4 +148,63 @@ fn only_a_trusted_proxy_says_whose_connection_it_is() {
     // Anybody can write that line.
     assert_eq!(enter("127.0.0.2", "203.0.113.7"), 101);
     assert_eq!(enter("127.0.0.2", "203.0.113.8"), 429);
+    // A proxy may add a line of its own instead; the one before it is trusted as well.
+    let enter = |first| {
+        let lines = [("X-Forwarded-For", first), ("X-Forwarded-For", "10.1.1.1")];
+        upgrade_from("127.0.0.9", relay.address, &lines)
+    };
+    let (_third, answer) = enter("203.0.113.3");
+    assert_eq!(answer.status, 101);
+    assert_eq!(enter("203.0.113.1").1.status, 429);
+}
+
+#[test]
+fn new_connections_of_one_address_have_a_rate() {
+    let relay = Launch::new()
+        .set("BUZZ_RATE_CONNECTIONS_PER_MINUTE", 3)
+        .start();
+    // How many are open makes no difference.
+    let enter = |from| upgrade_from(from, relay.address, &[]).1;
+    for _ in 0..3 {
+        assert_eq!(enter("127.0.0.2").status, 101);
+    }
+    let answer = enter("127.0.0.2");
+    assert_eq!(answer.status, 429, "{answer:?}");
+    assert!(answer.field("Retry-After").is_some());
+    assert_eq!(enter("127.0.0.3").status, 101);
+    relay.await_metric(
+        "buzz_ws_upgrades_refused_total",
+        &["reason=\"address_rate\""],
+        |count| count == 1.0,
+    );
+}
+
+#[test]
+fn sockets_of_one_address_that_ask_for_nothing_are_bounded() {
+    let relay = Launch::new()
+        .set("BUZZ_MAX_CONNECTIONS_PER_ADDRESS", 500)
+        .start();
+    let connect = |from: &str| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let from: SocketAddr = format!("{from}:0").parse().unwrap();
+        socket.bind(&from.into()).unwrap();
+        socket.connect(&relay.address.into()).unwrap();
+        Raw::over(TcpStream::from(socket))
+    };
+    let silent: Vec<Raw> = (0..UNUPGRADED_PER_ADDRESS_MAX)
+        .map(|_| connect("127.0.0.2"))
+        .collect();
+    let mut above = connect("127.0.0.2");
+    // It is let go at once, and the others when their time for a request is over.
+    let end = above.rest();
+    assert!(end.is_err() || end.is_ok_and(|bytes| bytes.is_empty()));
+    let mut other = connect("127.0.0.3");
+    other.send(raw::upgrade(&[]));
+    assert_eq!(other.answer_head().status, 101);
+    relay.await_metric(
+        "buzz_ws_upgrades_refused_total",
+        &["reason=\"address_connections\""],
+        |count| count == 1.0,
+    );
+    drop(silent);
 }

@@ -222,9 +222,10 @@ async fn rows_of_history_that_expire_in_a_queue_are_not_sent() {
     let large = "x".repeat(200_000);
     // More than kernels take and a page of history.
     const STORED: u64 = 40;
-    let expires = now() + 9;
+    let begun = now();
+    let expires = begun + 9;
     let tags: &[&[&str]] = &[&["expiration", &expires.to_string()]];
-    let event = |age| author.json(now() - age, 1, tags, &large);
+    let event = |age| author.json(begun - age, 1, tags, &large);
     let events: Vec<String> = (0..STORED).map(event).collect();
     writer.publish_all(&events).await;
     let mut slow = slow_socket(relay.address);

@@ -163,3 +163,19 @@ fn limits_have_no_say_in_matching() {
     );
     assert!(!passes(r#"{"kinds":[]}"#));
 }
+
+#[test]
+fn a_filter_is_read_again_as_it_was() {
+    let id = "ab".repeat(32);
+    for text in [
+        "{}".to_owned(),
+        r#"{"kinds":[],"limit":0}"#.to_owned(),
+        format!(r##"{{"ids":["{id}"],"authors":["{id}"],"kinds":[7,1,1],"#p":["{id}"]}}"##),
+        r##"{"#t":["b","a\"\n\u00e9"],"#T":[],"since":1,"until":9007199254740993,"limit":5}"##
+            .to_owned(),
+    ] {
+        let filter = Filter::parse(&text, 100).unwrap();
+        let json = filter.to_json();
+        assert_eq!(Filter::parse(&json, 100).unwrap(), filter, "{json}");
+    }
+}

@@ -5,12 +5,15 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use heed::{RoTxn, WithoutTls};
 use serde::{Deserialize, Serialize};
 
 use super::deletion::Gone;
 use super::reader::{Found, Reader};
 use super::{Embedded, deletion, layout, store_error};
 use crate::nostr::event::Event;
+use crate::nostr::kind;
+use crate::nostr::reason::{Prefix, Reason};
 use crate::store::StoreError;
 
 /// What the lists say of a key.
@@ -87,6 +90,15 @@ pub struct Screen {
     pub gone: Option<Gone>,
 }
 
+impl Screen {
+    /// Why the ban list keeps an event out. A request to vanish is followed whatever its author's
+    /// status (NIP-62).
+    pub fn ban(&self, event: &Event) -> Option<Reason> {
+        let is_barred = self.banned && event.kind() != kind::VANISH;
+        is_barred.then(|| Reason::fixed(Prefix::Blocked, "the author is banned"))
+    }
+}
+
 impl Reader {
     /// What the lists say of a key; nothing of one that is on none.
     pub fn access(&self, key: &[u8; 32]) -> Result<Access, StoreError> {
@@ -97,22 +109,25 @@ impl Reader {
     /// Looks an event up by its id and among what was taken back, and its author on the ban list, in
     /// one transaction.
     pub fn screen(&self, event: &Event) -> Result<Screen, StoreError> {
-        let (id, author) = (event.id(), event.pubkey());
         let txn = self.txn()?;
-        let entry = self
-            .tables()
-            .access
-            .get(&txn, author)
-            .map_err(store_error)?;
-        let found = self.find_in(&txn, id)?;
-        let gone = match found {
-            Some(_) => None,
-            None => deletion::gone(self.tables(), &txn, event)?,
-        };
+        let mut screen = self.known_in(&txn, event)?;
+        if screen.found.is_none() {
+            screen.gone = deletion::gone(self.tables(), &txn, event)?;
+        }
+        Ok(screen)
+    }
+
+    /// As [`screen`](Self::screen), but does not look among what was taken back.
+    pub fn known(&self, event: &Event) -> Result<Screen, StoreError> {
+        self.known_in(&self.txn()?, event)
+    }
+
+    fn known_in(&self, txn: &RoTxn<'_, WithoutTls>, event: &Event) -> Result<Screen, StoreError> {
+        let entry = self.tables().access.get(txn, event.pubkey());
         Ok(Screen {
-            banned: access(entry)?.banned,
-            found,
-            gone,
+            banned: access(entry.map_err(store_error)?)?.banned,
+            found: self.find_in(txn, event.id())?,
+            gone: None,
         })
     }
 

@@ -16,6 +16,7 @@ use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
 use super::size::Room;
 use super::tables::Tables;
 use super::{deletion, store_error};
+use crate::limits::COMMIT_INDEX_ENTRIES_MAX;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
 use crate::nostr::reason::{Prefix, Reason};
@@ -70,6 +71,8 @@ pub struct Group<'t, 's> {
     room: Room,
     /// Whether anything but events was written.
     pub(super) changed: bool,
+    /// Index entries of events that were removed.
+    entries_removed: usize,
 }
 
 impl<'t, 's> Group<'t, 's> {
@@ -94,6 +97,7 @@ impl<'t, 's> Group<'t, 's> {
             seq: base,
             room,
             changed: false,
+            entries_removed: 0,
         })
     }
 
@@ -102,6 +106,11 @@ impl<'t, 's> Group<'t, 's> {
     /// be removed first, see [`vanish`](super::vanish).
     pub fn add(&mut self, event: &Event) -> Result<Option<Outcome>, StoreError> {
         self.outcome(|group| group.decide(event))
+    }
+
+    /// Whether it has removed so much that it should be committed.
+    pub fn is_full(&self) -> bool {
+        self.entries_removed >= COMMIT_INDEX_ENTRIES_MAX
     }
 
     /// Takes a request to vanish in, whose events have been removed.
@@ -142,6 +151,10 @@ impl<'t, 's> Group<'t, 's> {
         if !self.room.is_left(event) {
             let full = StoreError::new(StoreErrorKind::Full, "it has reached its size");
             return Ok(Some(Outcome::Failed(full)));
+        }
+        if event.kind() == kind::DELETION && self.names_too_much(event).map_err(Fail::before)? {
+            let text = "the request names more than one commit may remove, send it in parts";
+            return Ok(Some(Outcome::Refused(Reason::fixed(Prefix::Invalid, text))));
         }
         let d = match event.class() {
             Class::Regular => None,
@@ -307,6 +320,7 @@ impl<'t, 's> Group<'t, 's> {
         self.changed = true;
         self.scratch.changes.push(Change::of(event, false));
         self.scratch.removals[why as usize] += 1;
+        self.entries_removed += layout::entry_count(event);
         if let Some(expires) = event.expiration() {
             self.tables
                 .expiry

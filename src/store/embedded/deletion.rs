@@ -16,6 +16,7 @@ use super::apply::Group;
 use super::layout;
 use super::store_error;
 use super::tables::Tables;
+use crate::limits::{DELETION_BYTES_MAX, DELETION_INDEX_ENTRIES_MAX, DELETION_TAGS_UNCHECKED_MAX};
 use crate::nostr::address::Address;
 use crate::nostr::event::Event;
 use crate::nostr::kind::{self, Class};
@@ -141,6 +142,58 @@ impl Group<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a request would remove more than one commit may. Looks no further than it must.
+    pub(super) fn names_too_much(&self, request: &Event) -> Result<bool, StoreError> {
+        if request.index_tags().count() <= DELETION_TAGS_UNCHECKED_MAX {
+            return Ok(false);
+        }
+        let (mut entries, mut bytes) = (0, 0);
+        for (letter, value) in request.index_tags() {
+            let seq = match letter {
+                b'e' => self.seq_of_id(value)?,
+                b'a' => self.seq_of_address(value)?,
+                _ => None,
+            };
+            let Some(seq) = seq else { continue };
+            let json = self.tables.json(&self.txn, seq);
+            // What cannot be read back is not removed.
+            let Ok(Some(json)) = json else { continue };
+            bytes += json.len();
+            if bytes > DELETION_BYTES_MAX {
+                return Ok(true);
+            }
+            if let Some(event) = self.tables.sound_event(&self.txn, seq)? {
+                entries += layout::entry_count(&event);
+            }
+            if entries > DELETION_INDEX_ENTRIES_MAX {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn seq_of_id(&self, value: &[u8]) -> Result<Option<u64>, StoreError> {
+        let Some(id) = key(value) else {
+            return Ok(None);
+        };
+        let found = self.tables.id.get(&self.txn, &id).map_err(store_error)?;
+        let entry = found
+            .map(|value| layout::parse_id(&id, value))
+            .transpose()?;
+        Ok(entry.map(|entry| entry.seq))
+    }
+
+    fn seq_of_address(&self, value: &[u8]) -> Result<Option<u64>, StoreError> {
+        let address = std::str::from_utf8(value).ok().and_then(Address::parse);
+        let Some(address) = address else {
+            return Ok(None);
+        };
+        let key = layout::address_key(&address.pubkey, address.kind, address.d.as_bytes());
+        let found = self.tables.address.get(&self.txn, &key);
+        let version = found.map_err(store_error)?.map(layout::parse_address);
+        Ok(version.transpose()?.map(|(seq, ..)| seq))
     }
 
     fn delete_id(&mut self, request: &Event, id: &[u8; 32]) -> Result<(), StoreError> {

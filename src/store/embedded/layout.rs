@@ -281,6 +281,12 @@ pub fn parse_entry(
     }))
 }
 
+/// How many entries an event has in the databases, at most.
+pub fn entry_count(event: &Event) -> usize {
+    // `events`, `id`, and four indexes that every event is in.
+    6 + event.index_tags().count()
+}
+
 /// Calls `each` with every ordered index entry of an event: index, key, value. Equal tags give equal
 /// keys.
 pub fn for_each_entry<E>(

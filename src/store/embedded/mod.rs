@@ -1,11 +1,10 @@
 //! The embedded store: one LMDB environment, one writer thread, readers on every shard.
 //!
 //! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
-//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
-//! `deletion`, `expiry`, `vanish` and `keep` take events away, all but the first in the writer's
-//! `upkeep`.
-//! `size` says how full it is, `file` whether its file is whole, and `copy` makes
-//! backups and compacts.
+//! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices, `export`
+//! gives everything that is wanted. `deletion`, `expiry`, `vanish` and `keep` take events away, all
+//! but the first in the writer's `upkeep`. `size` says how full it is, `file` whether its file is
+//! whole, and `copy` makes backups and compacts.
 //!
 //! A process holds the data folder by `lock`; a handle is cheap to clone and to send. The writer
 //! thread keeps the environment alive until [`Embedded::close`].
@@ -25,6 +24,7 @@ mod apply;
 mod copy;
 mod deletion;
 mod expiry;
+mod export;
 mod file;
 mod keep;
 mod layout;
@@ -47,10 +47,12 @@ mod tests;
 pub use access::{Access, List, Screen};
 pub use copy::{Backup, CompactError, Compacted, CopyError, Watch};
 pub use deletion::Gone;
+pub use export::Export;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
 pub use size::Usage;
 pub use tables::Row;
+use writer::GroupBounds;
 
 /// Where the store is, and how large it may be.
 #[derive(Clone, Debug)]
@@ -165,8 +167,26 @@ impl Embedded {
     /// # Panics
     /// As [`start_writer`](Self::start_writer).
     pub fn start_writer_at(&self, sink: impl CommitSink, clock: impl Fn() -> u64 + Send + 'static) {
+        self.start_bounded(sink, clock, GroupBounds::SERVING);
+    }
+
+    /// As [`start_writer`](Self::start_writer), for a process that does nothing but fill the store:
+    /// commits are larger, and come later.
+    ///
+    /// # Panics
+    /// As [`start_writer`](Self::start_writer).
+    pub fn start_filling(&self, sink: impl CommitSink) {
+        self.start_bounded(sink, unix_seconds, GroupBounds::FILLING);
+    }
+
+    fn start_bounded(
+        &self,
+        sink: impl CommitSink,
+        clock: impl Fn() -> u64 + Send + 'static,
+        bounds: GroupBounds,
+    ) {
         let rules = std::mem::take(&mut *self.rules());
-        writer::start(&self.shared, sink, rules, clock);
+        writer::start(&self.shared, sink, rules, clock, bounds);
     }
 
     fn rules(&self) -> MutexGuard<'_, Retention> {

@@ -113,6 +113,12 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         self
     }
 
+    /// The same query about what was stored up to a sequence, whenever its first slice is.
+    pub fn up_to(mut self, watermark: u64) -> Query<F> {
+        self.scan.watermark = Some(watermark);
+        self
+    }
+
     /// The last sequence of the first slice's snapshot; `None` before the first slice.
     pub fn watermark(&self) -> Option<u64> {
         self.scan.watermark

@@ -216,7 +216,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
                 return true;
             }
         }
-        match expire(tables, scratch, now, Share::part(self.halvings)) {
+        match expire_share(tables, scratch, now, Share::part(self.halvings)) {
             Ok(all) => {
                 self.expiring = !all;
                 self.commit(scratch, sink);
@@ -362,8 +362,14 @@ fn say(pressure: &mut Pressure, usage: &Usage) {
     }
 }
 
+/// Removes a whole share of what has expired. True: all of it.
+#[cfg(test)]
+pub(super) fn expire(tables: &Tables, scratch: &mut Scratch, now: u64) -> Result<bool, StoreError> {
+    expire_share(tables, scratch, now, Share::part(0))
+}
+
 /// Removes a share of what has expired. True: all of it.
-pub(super) fn expire(
+fn expire_share(
     tables: &Tables,
     scratch: &mut Scratch,
     now: u64,

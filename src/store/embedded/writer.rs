@@ -17,17 +17,15 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::apply::{Group, Scratch};
+use super::layout;
 use super::upkeep::Upkeep;
 use crate::limits::{
-    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX,
-    WRITE_QUEUE_EVENTS_MAX,
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
+    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX,
 };
 use crate::nostr::event::Event;
 use crate::store::retention::Retention;
 use crate::store::{CommitSink, Done, Job, Outcome, StoreError, StoreErrorKind};
-
-/// Index entries of an event without tags.
-const ENTRIES_WITHOUT_TAGS: usize = 6;
 
 /// Events on their way to the writer. Shards meet here; the lock is held for a few moves.
 pub struct Queue {
@@ -113,19 +111,58 @@ impl Queue {
     }
 }
 
+/// What one commit may hold. An event that passes a bound on its own is a commit of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupBounds {
+    /// Events.
+    pub events_max: usize,
+    /// Bytes of their JSON.
+    pub bytes_max: usize,
+    /// Their entries in the ordered indexes.
+    pub entries_max: usize,
+}
+
+impl GroupBounds {
+    /// Of a store that serves: a commit stays short, because others wait for it.
+    pub const SERVING: GroupBounds = GroupBounds {
+        events_max: COMMIT_EVENTS_MAX,
+        bytes_max: COMMIT_BYTES_MAX,
+        entries_max: COMMIT_INDEX_ENTRIES_MAX,
+    };
+
+    /// Of a store that does nothing but take events in: the more events touch a page, the less each
+    /// of them pays for it.
+    pub const FILLING: GroupBounds = GroupBounds {
+        events_max: FILL_EVENTS_MAX,
+        bytes_max: FILL_BYTES_MAX,
+        entries_max: FILL_INDEX_ENTRIES_MAX,
+    };
+}
+
 /// Starts the thread. Panics if it runs already or the system gives none.
 pub fn start(
     shared: &Arc<Shared>,
     sink: impl CommitSink,
     rules: Retention,
     clock: impl Fn() -> u64 + Send + 'static,
+    bounds: GroupBounds,
 ) {
     let mut thread = lock(&shared.queue.thread);
     assert!(thread.is_none(), "the writer runs already");
     let shared = Arc::clone(shared);
     let run = thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || run(&shared, sink, rules, clock));
+        .spawn(move || {
+            let _guard = AbortOnPanic;
+            let writer = Writer {
+                shared: &shared,
+                sink,
+                upkeep: Upkeep::begin(&shared.tables, rules, clock),
+                scratch: Scratch::default(),
+                vanishing: Vec::new(),
+            };
+            writer.run(bounds);
+        });
     *thread = Some(run.expect("the system gives a thread for the writer"));
 }
 
@@ -139,76 +176,106 @@ struct Writer<'s, S, C> {
     vanishing: Vec<usize>,
 }
 
-fn run(shared: &Shared, sink: impl CommitSink, rules: Retention, clock: impl Fn() -> u64) {
-    let _guard = AbortOnPanic;
-    let mut writer = Writer {
-        shared,
-        sink,
-        upkeep: Upkeep::begin(&shared.tables, rules, clock),
-        scratch: Scratch::default(),
-        vanishing: Vec::new(),
-    };
-    let mut jobs = Vec::new();
-    let mut group = Vec::new();
-    loop {
-        let open = shared.queue.take(&mut jobs, writer.upkeep.wait());
-        let mut rest = jobs.drain(..).peekable();
-        while rest.peek().is_some() {
-            let mut size = Size::default();
-            while let Some(job) = rest.next_if(|job| size.takes(&job.event)) {
-                // The outcome is set below, whatever happens.
-                group.push(Done {
-                    origin: job.origin,
-                    event: job.event,
-                    outcome: Outcome::Duplicate,
-                });
-            }
-            writer.write(&mut group);
-            writer.turn();
-        }
-        if !open && !writer.upkeep.owes_an_answer() {
-            return;
-        }
-        writer.turn();
-    }
-}
-
 impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
+    fn run(mut self, bounds: GroupBounds) {
+        let mut jobs = Vec::new();
+        let mut group = Vec::new();
+        loop {
+            let open = self.shared.queue.take(&mut jobs, self.upkeep.wait());
+            let mut rest = jobs.drain(..).peekable();
+            while rest.peek().is_some() {
+                let mut size = Size::default();
+                while let Some(job) = rest.next_if(|job| size.takes(&job.event, bounds)) {
+                    // The outcome is set below, whatever happens.
+                    group.push(Done {
+                        origin: job.origin,
+                        event: job.event,
+                        outcome: Outcome::Duplicate,
+                    });
+                }
+                self.write(&mut group);
+            }
+            if !open && !self.upkeep.owes_an_answer() {
+                return;
+            }
+            self.turn();
+        }
+    }
+
     fn turn(&mut self) {
         self.upkeep
             .turn(self.shared, &mut self.scratch, &mut self.sink);
     }
 
-    /// Commits a group and answers it; what is too large to be one commit, in parts.
+    /// Commits a group and answers it, with a turn of upkeep behind each commit: more than one where
+    /// the first was full before it was through, or was too large for the room that is left.
     fn write(&mut self, group: &mut Vec<Done>) {
-        let start = Instant::now();
-        match self.commit(group) {
-            Ok(stored) => {
-                if stored > 0 {
-                    self.sink.commit_took(start.elapsed(), stored);
+        while !group.is_empty() {
+            let start = Instant::now();
+            let mut later = Vec::new();
+            match self.commit(group) {
+                Ok((stored, taken)) => {
+                    later = group.split_off(taken);
+                    if stored > 0 {
+                        self.sink.commit_took(start.elapsed(), stored);
+                    }
+                    self.upkeep.follow(&self.scratch);
+                    self.scratch.report(&mut self.sink);
                 }
-                self.upkeep.follow(&self.scratch);
-                self.scratch.report(&mut self.sink);
-            }
-            Err(error) if error.may_fit_in_parts() && group.len() > 1 => {
-                let mut second = group.split_off(group.len() / 2);
-                self.write(group);
-                return self.write(&mut second);
-            }
-            Err(error) => {
-                let error = self.shared.tables.explain(error);
-                // Once a group: a full disk refuses thousands of events a second.
-                tracing::error!(%error, events = group.len(), "a commit failed");
-                self.vanishing.clear();
-                for done in &mut *group {
-                    done.outcome = Outcome::Failed(error.clone());
+                Err(error) if error.may_fit_in_parts() && group.len() > 1 => {
+                    later = group.split_off(group.len() / 2);
+                    self.write(group);
+                    group.append(&mut later);
+                    continue;
                 }
+                Err(error) => self.fail(group, error),
             }
+            // From behind, so that the places before stay.
+            for at in self.vanishing.drain(..).rev() {
+                self.upkeep.vanish(group.remove(at));
+            }
+            self.answer(group);
+            group.append(&mut later);
+            self.turn();
         }
-        // From behind, so that the places before stay.
-        for at in self.vanishing.drain(..).rev() {
-            self.upkeep.vanish(group.remove(at));
+    }
+
+    /// Decides and commits one group. Returns how many events were stored, and of how many at the
+    /// group's front there is an outcome: the others are left for the next commit.
+    fn commit(&mut self, group: &mut [Done]) -> Result<(usize, usize), StoreError> {
+        self.vanishing.clear();
+        let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
+        let (mut stored, mut taken) = (0, 0);
+        for done in group {
+            if commit.is_full() {
+                break;
+            }
+            if let Some(reason) = self.upkeep.refusal(&done.event) {
+                done.outcome = Outcome::Refused(reason);
+            } else if let Some(outcome) = commit.add(&done.event)? {
+                stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
+                done.outcome = outcome;
+            } else {
+                self.vanishing.push(taken);
+            }
+            taken += 1;
         }
+        commit.commit()?;
+        Ok((stored, taken))
+    }
+
+    fn fail(&mut self, group: &mut [Done], error: StoreError) {
+        let error = self.shared.tables.explain(error);
+        // Once a group: a full disk refuses thousands of events a second.
+        tracing::error!(%error, events = group.len(), "a commit failed");
+        self.vanishing.clear();
+        for done in group {
+            done.outcome = Outcome::Failed(error.clone());
+        }
+    }
+
+    /// Gives the outcomes, and takes them out.
+    fn answer(&mut self, group: &mut Vec<Done>) {
         if group.iter().any(found_no_room) {
             self.upkeep.say_full(&self.shared.tables);
         }
@@ -217,28 +284,6 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
         self.sink.committed(group);
         group.clear();
         self.shared.queue.answered(events, bytes);
-    }
-
-    /// Decides and commits one group. Returns how many events were stored.
-    fn commit(&mut self, group: &mut [Done]) -> Result<usize, StoreError> {
-        self.vanishing.clear();
-        let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
-        let mut stored = 0;
-        for (at, done) in group.iter_mut().enumerate() {
-            if let Some(reason) = self.upkeep.refusal(&done.event) {
-                done.outcome = Outcome::Refused(reason);
-                continue;
-            }
-            match commit.add(&done.event)? {
-                Some(outcome) => {
-                    stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
-                    done.outcome = outcome;
-                }
-                None => self.vanishing.push(at),
-            }
-        }
-        commit.commit()?;
-        Ok(stored)
     }
 }
 
@@ -257,12 +302,12 @@ struct Size {
 
 impl Size {
     /// Counts an event in, if there is room for it. There always is for the first.
-    fn takes(&mut self, event: &Event) -> bool {
+    fn takes(&mut self, event: &Event, bounds: GroupBounds) -> bool {
         let bytes = self.bytes + event.json().len();
-        let entries = self.entries + ENTRIES_WITHOUT_TAGS + event.index_tags().count();
-        let fits = self.events < COMMIT_EVENTS_MAX
-            && bytes <= COMMIT_BYTES_MAX
-            && entries <= COMMIT_INDEX_ENTRIES_MAX;
+        let entries = self.entries + layout::entry_count(event);
+        let fits = self.events < bounds.events_max
+            && bytes <= bounds.bytes_max
+            && entries <= bounds.entries_max;
         if self.events > 0 && !fits {
             return false;
         }

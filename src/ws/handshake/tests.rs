@@ -174,7 +174,7 @@ fn plain_requests() {
     assert_eq!((head.upgrade, head.path()), (Upgrade::None, "/"));
     assert_eq!(
         (head.host, head.forwarded_for),
-        (Some("x:3000"), Some("192.0.2.7, 10.0.0.1"))
+        (Some("x:3000"), vec!["10.0.0.1", "192.0.2.7, 10.0.0.1"])
     );
 
     let head = whole("OPTIONS / HTTP/1.0\r\n\r\n");

@@ -2,8 +2,12 @@
 
 mod copy;
 mod damage;
+mod export;
+mod histories;
 mod model;
 mod open;
+mod pool;
+mod queries;
 mod removal;
 mod retention;
 mod size;
@@ -204,12 +208,6 @@ fn answer(
         }
     }
     panic!("a query that does not end");
-}
-
-fn count(reader: &Reader, filters: &[Filter], budget: &Budget) -> u64 {
-    let mut count = Count::new(Rc::<[Filter]>::from(filters));
-    while count.slice(reader, budget).expect("a slice") == Progress::More {}
-    count.total()
 }
 
 /// Checks that the databases say the same: each event has exactly its entries, and there are no

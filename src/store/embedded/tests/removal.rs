@@ -1,335 +1,17 @@
-//! Deletion, expiry and vanishing against a relay that is a list: random histories, and the cases
-//! that chance does not meet.
-
-use std::collections::HashMap;
-
-use proptest::prelude::*;
+//! Deletion, expiry and vanishing: the cases that chance does not meet.
 
 use super::super::apply::{Group, Scratch};
-use super::super::upkeep::{Share, expire};
+use super::super::upkeep::expire;
+use super::model::word;
 use super::*;
-use crate::limits::UPKEEP_STEPS_MAX;
-use crate::nostr::hll::Hll;
-use crate::nostr::kind::{DELETION, GIFT_WRAP, VANISH};
-use crate::nostr::message::EoseHint;
-
-/// A relay that is a list.
-#[derive(Default)]
-pub(super) struct Model {
-    pub(super) events: Vec<Event>,
-    /// Deletion requests ever taken in, but for those of a past that has vanished.
-    requests: Vec<Event>,
-    vanished: HashMap<[u8; 32], u64>,
-}
-
-fn values(event: &Event, name: &str) -> Vec<String> {
-    let tags = event.tags().filter(|tag| tag.name() == name);
-    tags.filter_map(|tag| Some(tag.value()?.into_owned()))
-        .collect()
-}
-
-/// Whether a key may take an event back.
-fn owns(key: &[u8; 32], event: &Event) -> bool {
-    let addressed = || values(event, "p").contains(&const_hex::encode(key));
-    key == event.pubkey() || event.kind() == GIFT_WRAP && addressed()
-}
-
-fn names(request: &Event, event: &Event) -> bool {
-    let address =
-        address(event).map(|(key, kind, d)| format!("{kind}:{}:{d}", const_hex::encode(key)));
-    let may = owns(request.pubkey(), event) && ![DELETION, VANISH].contains(&event.kind());
-    let by_id = values(request, "e").contains(&const_hex::encode(event.id()));
-    let by_address = address.is_some_and(|address| values(request, "a").contains(&address));
-    may && (by_id || by_address && event.created_at() <= request.created_at())
-}
-
-impl Model {
-    /// What the store must say, in a word.
-    pub(super) fn put(&mut self, event: &Event) -> &'static str {
-        if self.events.iter().any(|known| known.id() == event.id()) {
-            return "duplicate";
-        }
-        let barred = |(key, until): (&[u8; 32], &u64)| {
-            owns(key, event)
-                && (event.created_at() < *until
-                    || event.created_at() == *until && event.kind() != VANISH)
-        };
-        if self.vanished.iter().any(barred)
-            || self.requests.iter().any(|request| names(request, event))
-        {
-            return "refused";
-        }
-        let version = |event: &Event| (event.created_at(), std::cmp::Reverse(*event.id()));
-        let same = |known: &Event| address(event).is_some() && address(known) == address(event);
-        if let Some(at) = self.events.iter().position(same) {
-            if version(&self.events[at]) > version(event) {
-                return "superseded";
-            }
-            self.events.remove(at);
-        }
-        match event.kind() {
-            VANISH => {
-                let (key, until) = (event.pubkey(), event.created_at());
-                self.vanished.insert(*key, until);
-                self.events
-                    .retain(|known| !owns(key, known) || known.created_at() > until);
-                self.requests
-                    .retain(|known| known.pubkey() != key || known.created_at() > until);
-            }
-            DELETION => {
-                self.events.retain(|known| !names(event, known));
-                self.requests.push(event.clone());
-            }
-            _ => {}
-        }
-        self.events.push(event.clone());
-        "stored"
-    }
-
-    fn matching(&self, filter: &Filter, now: u64) -> Vec<&Event> {
-        let lives = |event: &&Event| event.expiration().is_none_or(|expires| now < expires);
-        let matching = self.events.iter().filter(|event| filter.matches(event));
-        let mut events: Vec<&Event> = matching.filter(lives).collect();
-        events.sort_by_key(|event| (std::cmp::Reverse(event.created_at()), *event.id()));
-        events
-    }
-}
-
-pub(super) fn word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Stored { .. } => "stored",
-        Outcome::Duplicate => "duplicate",
-        Outcome::Superseded => "superseded",
-        Outcome::Refused(_) => "refused",
-        other => panic!("{other:?}"),
-    }
-}
-
-fn author(number: usize) -> [u8; 32] {
-    [number as u8 + 1; 32]
-}
-
-#[derive(Clone, Debug)]
-struct Draft {
-    author: usize,
-    at: u64,
-    kind: usize,
-    tags: Vec<(usize, usize)>,
-    salt: u8,
-}
-
-const KINDS: [u16; 9] = [1, 5, 5, 62, 1_059, 1_059, 0, 30_023, 30_023];
-
-/// Events that speak of each other: a tag's second number is a place in the pool.
-fn pool() -> impl Strategy<Value = Vec<Event>> {
-    let tags = prop::collection::vec((0..8usize, 0..30usize), 0..4);
-    let draft = (0..3usize, 1..9u64, 0..KINDS.len(), tags, any::<u8>());
-    let draft = draft.prop_map(|(author, at, kind, tags, salt)| Draft {
-        author,
-        at,
-        kind,
-        tags,
-        salt,
-    });
-    prop::collection::vec(draft, 2..30).prop_map(|drafts| make(&drafts))
-}
-
-fn make(drafts: &[Draft]) -> Vec<Event> {
-    let id = |n: usize| {
-        let mut id = [drafts[n].salt; 32];
-        id[1] = n as u8;
-        id
-    };
-    let d = |n: usize| ["", "a", "b"][n % 3].to_owned();
-    let build = |(n, draft): (usize, &Draft)| {
-        let tag = |&(what, place): &(usize, usize)| {
-            let place = place % drafts.len();
-            let other = &drafts[place];
-            let (name, value) = match what {
-                0..=2 => ("e", const_hex::encode(id(place))),
-                3 => {
-                    let kind = KINDS[other.kind];
-                    let d = if kind == 0 { String::new() } else { d(place) };
-                    let key = const_hex::encode(author(other.author));
-                    ("a", format!("{kind}:{key}:{d}"))
-                }
-                4 | 5 => ("p", const_hex::encode(author(other.author))),
-                6 => ("t", "x".to_owned()),
-                _ => ("expiration", (other.at + 3).to_string()),
-            };
-            [name.to_owned(), value]
-        };
-        let mut tags = vec![["d".to_owned(), d(n)]];
-        tags.extend(draft.tags.iter().map(tag));
-        let tags: Vec<[&str; 2]> = tags.iter().map(|[a, b]| [a.as_str(), b.as_str()]).collect();
-        let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
-        event(
-            id(n),
-            author(draft.author),
-            draft.at,
-            KINDS[draft.kind],
-            &tags,
-            "",
-        )
-    };
-    drafts.iter().enumerate().map(build).collect()
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Write(Vec<usize>),
-    Tick(u64),
-    Sweep,
-    Ask(usize, Option<u64>, u32),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let slice = prop_oneof![1..4u32, Just(u32::MAX)];
-    let step = prop_oneof![
-        6 => prop::collection::vec(0..30usize, 1..8).prop_map(Step::Write),
-        1 => (1..4u64).prop_map(Step::Tick),
-        1 => Just(Step::Sweep),
-        4 => (0..FILTERS, prop::option::of(0..4u64), slice)
-            .prop_map(|(which, limit, slice)| Step::Ask(which, limit, slice)),
-    ];
-    prop::collection::vec(step, 4..40)
-}
-
-const FILTERS: usize = 9;
-
-fn filter(which: usize, limit: Option<u64>, pool: &[Event]) -> Filter {
-    let tag = |letter, value: &str| vec![(letter, vec![value.as_bytes().into()])];
-    let any = Filter {
-        limit,
-        ..Filter::default()
-    };
-    match which {
-        0 => any,
-        1 => Filter {
-            kinds: Some(vec![1, 1_059]),
-            ..any
-        },
-        2 => Filter {
-            kinds: Some(vec![5, 62]),
-            ..any
-        },
-        3 => Filter {
-            authors: Some(vec![author(0), author(2)]),
-            ..any
-        },
-        4 => Filter {
-            authors: Some(vec![author(1)]),
-            kinds: Some(vec![0, 1, 30_023]),
-            ..any
-        },
-        5 => Filter {
-            tags: tag(b'p', &const_hex::encode(author(0))),
-            ..any
-        },
-        6 => Filter {
-            tags: tag(b't', "x"),
-            ..any
-        },
-        7 => Filter {
-            tags: tag(b'd', "a"),
-            kinds: Some(vec![30_023]),
-            ..any
-        },
-        _ => {
-            let mut ids: Vec<[u8; 32]> = pool.iter().map(|event| *event.id()).collect();
-            ids.sort();
-            ids.dedup();
-            Filter {
-                ids: Some(ids),
-                ..any
-            }
-        }
-    }
-}
-
-fn ask(running: &Running, model: &Model, filter: &Filter, slice: u32, now: u64) {
-    let reader = running.store.reader();
-    let budget = Budget {
-        now,
-        ..budget(slice)
-    };
-    let filters = Rc::<[Filter]>::from(vec![filter.clone()]);
-    let expected = model.matching(filter, now);
-    let limit = filter.limit.map_or(expected.len(), |limit| limit as usize);
-    let given: Vec<&str> = expected
-        .iter()
-        .take(limit)
-        .map(|event| event.json())
-        .collect();
-    let mut query = Query::new(Rc::clone(&filters), BOUNDS);
-    let mut answer = Vec::new();
-    let mut sink = |json: &str| answer.push(json.to_owned());
-    while query.slice(&reader, &budget, &mut sink).expect("a slice") == Progress::More {}
-    assert_eq!(answer, given, "{filter:?} at {now}");
-    let hint = match limit {
-        0 if filter.limit == Some(0) => None,
-        _ if given.len() == expected.len() => Some(EoseHint::Finish),
-        _ => Some(EoseHint::More),
-    };
-    assert_eq!(query.hint(), hint, "{filter:?} at {now}");
-
-    let mut count = Count::new(Rc::clone(&filters));
-    while count.slice(&reader, &budget).expect("a slice") == Progress::More {}
-    assert_eq!(count.total(), expected.len() as u64, "{filter:?} at {now}");
-    let hll = Hll::of(&filters).map(|mut hll| {
-        expected.iter().for_each(|event| hll.add(event.pubkey()));
-        hll
-    });
-    assert_eq!(count.hll(), hll.as_ref());
-}
-
-fn run(pool: &[Event], steps: Vec<Step>) {
-    let dir = folder();
-    let running = Running::open(&options(dir.path()));
-    let mut model = Model::default();
-    let mut now = 1;
-    for step in steps {
-        match step {
-            Step::Write(places) => {
-                let group: Vec<Event> = places
-                    .iter()
-                    .map(|n| pool[n % pool.len()].clone())
-                    .collect();
-                // A request to vanish is answered when all is gone: later than its neighbours.
-                for group in group.chunk_by(|a, b| a.kind() != VANISH && b.kind() != VANISH) {
-                    let expected: Vec<_> = group.iter().map(|event| model.put(event)).collect();
-                    let outcomes: Vec<_> = running.put(group).iter().map(word).collect();
-                    assert_eq!(outcomes, expected, "{group:?}");
-                }
-            }
-            Step::Tick(by) => now += by,
-            Step::Sweep => {
-                sweep(&running, now);
-                let lives = |event: &Event| event.expiration().is_none_or(|expires| now < expires);
-                model.events.retain(lives);
-            }
-            Step::Ask(which, limit, slice) => {
-                ask(&running, &model, &filter(which, limit, pool), slice, now);
-            }
-        }
-    }
-    let mut stored: Vec<Event> = audit(&running.store).into_values().collect();
-    stored.sort_by_key(|event| *event.id());
-    model.events.sort_by_key(|event| *event.id());
-    assert_eq!(stored, model.events);
-}
+use crate::limits::{
+    COMMIT_INDEX_ENTRIES_MAX, DELETION_INDEX_ENTRIES_MAX, EVENT_TAGS_MAX, UPKEEP_STEPS_MAX,
+};
+use crate::nostr::kind::{DELETION, VANISH};
 
 fn sweep(running: &Running, now: u64) {
     let tables = &running.store.shared.tables;
-    while !expire(tables, &mut Scratch::default(), now, Share::part(0)).expect("sweeps") {}
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-    #[test]
-    fn what_is_taken_back_is_gone(pool in pool(), steps in steps()) {
-        run(&pool, steps);
-    }
+    while !expire(tables, &mut Scratch::default(), now).expect("sweeps") {}
 }
 
 fn request(number: u64, by: [u8; 32], at: u64, tags: &[&[&str]]) -> Event {
@@ -350,6 +32,66 @@ fn one_group_may_hold_an_event_and_its_deletion() {
     let words: Vec<&str> = outcomes.iter().map(word).collect();
     assert_eq!(words, ["stored", "stored", "refused", "stored"]);
     assert_eq!(audit(&running.store).len(), 2);
+}
+
+/// An event with as many index entries as one may have.
+fn wide(number: u64, created_at: u64, kind: u16) -> Event {
+    let values: Vec<String> = (0..EVENT_TAGS_MAX).map(|n| n.to_string()).collect();
+    let tags: Vec<[&str; 2]> = values.iter().map(|value| ["t", value]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    event(id(number), [1; 32], created_at, kind, &tags, "")
+}
+
+#[test]
+fn a_commit_removes_little_more_than_its_share() {
+    let dir = folder();
+    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let kinds = 10_000..10_020;
+    let old = kinds.clone().map(|kind| wide(kind.into(), 1, kind));
+    let new: Vec<Event> = kinds
+        .map(|kind| event(id(u64::from(kind) + 100), [1; 32], 2, kind, &[], ""))
+        .collect();
+    let running = Running::start(store);
+    running.put(&old.collect::<Vec<_>>());
+    running.commits.try_iter().for_each(drop);
+    // Their own entries fit one group, those of what they replace do not.
+    running.put(&new);
+    let per_commit = COMMIT_INDEX_ENTRIES_MAX.div_ceil(EVENT_TAGS_MAX + 6);
+    let commits: Vec<usize> = running.commits.try_iter().collect();
+    assert!(
+        commits.iter().all(|events| *events <= per_commit),
+        "{commits:?}"
+    );
+    assert_eq!(commits.iter().sum::<usize>(), new.len());
+    assert_eq!(audit(&running.store).into_values().collect::<Vec<_>>(), new);
+}
+
+#[test]
+fn a_request_that_names_too_much_is_refused_as_a_whole() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let fits = (DELETION_INDEX_ENTRIES_MAX / (EVENT_TAGS_MAX + 6)) as u64;
+    let past: Vec<Event> = (0..=fits).map(|n| wide(n, n, 1)).collect();
+    past.iter().for_each(|event| drop(running.put_one(event)));
+    let names: Vec<String> = past
+        .iter()
+        .map(|event| const_hex::encode(event.id()))
+        .collect();
+    let tags: Vec<[&str; 2]> = names.iter().map(|name| ["e", name]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    assert_eq!(
+        word(&running.put_one(&request(900, [1; 32], 99, &tags))),
+        "refused"
+    );
+    assert_eq!(audit(&running.store).len(), past.len());
+    let parts = request(901, [1; 32], 99, &tags[1..]);
+    assert_eq!(word(&running.put_one(&parts)), "stored");
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [past[0].clone(), parts.clone()]);
+    let last = request(902, [1; 32], 99, &tags);
+    assert_eq!(word(&running.put_one(&last)), "stored");
+    let left: Vec<Event> = audit(&running.store).into_values().collect();
+    assert_eq!(left, [parts, last]);
 }
 
 #[test]

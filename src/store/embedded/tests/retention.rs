@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::super::apply::{Group, Scratch};
 use super::super::keep::Keeper;
 use super::super::upkeep::{Share, retain};
-use super::removal::{Model, word};
+use super::model::{Model, word};
 use super::*;
 use crate::nostr::kind::DELETION;
 use crate::store::Removal;
@@ -54,7 +54,7 @@ impl Bench {
 
     fn put(&mut self, events: &[&Event]) {
         let tables = &self.store.shared.tables;
-        let before = self.model.events.clone();
+        let before = events_of(&self.model);
         let mut group = Group::begin(tables, &mut self.scratch).expect("begins");
         for event in events {
             if self.keeper.refusal(event).is_some() {
@@ -112,21 +112,28 @@ impl Bench {
             shares += 1;
             assert!(shares < 10_000, "it never ends");
         }
-        keep(&mut self.model.events, &self.rules, self.now);
+        let mut kept = events_of(&self.model);
+        keep(&mut kept, &self.rules, self.now);
+        self.model.retain(|event| kept.contains(event));
         self.check();
     }
 
     fn check(&self) {
         let stored = audit(&self.store);
-        let mut expected: Vec<&str> = self.model.events.iter().map(Event::json).collect();
+        let events = self.model.events();
+        let mut expected: Vec<&str> = events.iter().map(|event| event.json()).collect();
         let mut stored: Vec<&str> = stored.values().map(Event::json).collect();
         expected.sort_unstable();
         stored.sort_unstable();
         assert_eq!(stored, expected);
         if !self.keeper.is_learning() {
-            self.keeper.audit(self.model.events.iter());
+            self.keeper.audit(events.into_iter());
         }
     }
+}
+
+fn events_of(model: &Model) -> Vec<Event> {
+    model.events().into_iter().cloned().collect()
 }
 
 const CASES: u32 = 192;
@@ -231,14 +238,14 @@ proptest! {
                     // What a share leaves is not told by the list; what it takes never comes back.
                     bench.share(halvings, fails);
                     if fails {
-                        prop_assert_eq!(audit(&bench.store).len(), bench.model.events.len());
+                        prop_assert_eq!(audit(&bench.store).len(), bench.model.events().len());
                     } else {
                         let left = audit(&bench.store);
                         let is_left = |event: &Event| left.values().any(|one| one.id() == event.id());
-                        let mut kept = bench.model.events.clone();
+                        let mut kept = events_of(&bench.model);
                         keep(&mut kept, &bench.rules, bench.now);
                         prop_assert!(kept.iter().all(is_left), "too much was removed");
-                        bench.model.events.retain(is_left);
+                        bench.model.retain(is_left);
                     }
                 }
                 Step::Settle(halvings) => bench.settle(halvings),
