@@ -179,7 +179,7 @@ impl Run<'_> {
             self.write(&group);
         }
         let matching = before.matching(&filters[0], &asked);
-        let stays = |event: &&&Event| self.model.holds(event);
+        let stays = |event: &&&Event| self.model.kept(event, &before);
         let (all, least) = (matching.len(), matching.iter().filter(stays).count());
         assert!(
             (least..=all).contains(&(count.total() as usize)),
@@ -191,7 +191,7 @@ impl Run<'_> {
         for event in matching {
             if left > 0 && rest.next_if(|json| *json == event.json()).is_some() {
                 left -= 1;
-            } else if self.model.holds(event) {
+            } else if self.model.kept(event, &before) {
                 assert_eq!(left, 0, "missing: {event:?}");
                 missing = true;
             }

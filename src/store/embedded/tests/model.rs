@@ -17,12 +17,15 @@ pub struct Model {
     /// Deletion requests ever taken in, but for those of a past that has vanished.
     requests: Vec<Known>,
     vanished: HashMap<[u8; 32], u64>,
+    came: u64,
 }
 
 /// An event, and its tags as lists of strings.
 #[derive(Clone)]
 struct Known {
     event: Event,
+    /// Its place in the order of coming.
+    place: u64,
     tags: Vec<Vec<String>>,
 }
 
@@ -39,11 +42,12 @@ pub fn word(outcome: &Outcome) -> &'static str {
 }
 
 impl Known {
-    fn new(event: &Event) -> Known {
+    fn new(event: &Event, place: u64) -> Known {
         let value: Value = serde_json::from_str(event.json()).expect("JSON");
         let tags = serde_json::from_value(value["tags"].clone()).expect("lists of strings");
         Known {
             event: event.clone(),
+            place,
             tags,
         }
     }
@@ -121,7 +125,7 @@ impl Model {
                 "another signature"
             };
         }
-        let new = Known::new(event);
+        let new = Known::new(event, self.came);
         let bars = |(key, until): (&[u8; 32], &u64)| {
             let again = event.kind() == VANISH && event.created_at() == *until;
             new.is_of(key) && event.created_at() <= *until && !again
@@ -158,6 +162,7 @@ impl Model {
             }
             _ => {}
         }
+        self.came += 1;
         self.events.push(new);
         "stored"
     }
@@ -179,9 +184,14 @@ impl Model {
         events
     }
 
-    /// Whether an event is there, swept or not.
-    pub fn holds(&self, event: &Event) -> bool {
-        self.events.iter().any(|known| known.event == *event)
+    /// Whether an event of an earlier day is there, and was all the time: a request to vanish may go
+    /// and come again.
+    pub fn kept(&self, event: &Event, earlier: &Model) -> bool {
+        let place = |model: &Model| {
+            let known = model.events.iter().find(|known| known.event == *event);
+            known.map(|known| known.place)
+        };
+        place(self).is_some_and(|now| place(earlier) == Some(now))
     }
 
     /// All that a filter matches and who asks may see, in the order of answers.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::nostr::kind::DELETION;
 
 const LONG: &str =
     "a value that is too long to be a key as it is, so that the index holds its hash";
@@ -63,19 +64,30 @@ pub fn pool() -> impl Strategy<Value = Vec<Event>> {
         prop::option::weighted(0.15, 1..14u64),
         any::<u16>(),
     );
-    let draft = draft.prop_map(|(author, at, kind, tags, expires, salt)| Draft {
-        author,
-        at,
-        kind,
-        tags,
-        expires,
-        salt,
+    let draft = draft.prop_map(|(author, at, kind, mut tags, expires, salt)| {
+        if kind == DELETION {
+            tags.iter_mut().skip(1).for_each(name_an_event);
+        }
+        Draft {
+            author,
+            at,
+            kind,
+            tags,
+            expires,
+            salt,
+        }
     });
     prop::collection::vec(draft, 1..EVENTS_MAX).prop_map(|drafts| {
         let names = Names::of(&drafts);
         let event = |n: usize| names.event(&drafts, n);
         (0..drafts.len()).map(event).collect()
     })
+}
+
+/// Makes a tag one that names an event or its address.
+fn name_an_event((letter, value): &mut Tag) {
+    *letter = 1 + *letter % 2;
+    *value = VALUES.len() + *value % EVENTS_MAX;
 }
 
 /// How events of a pool are called in tags and filters.

@@ -34,6 +34,24 @@ fn one_group_may_hold_an_event_and_its_deletion() {
     assert_eq!(audit(&running.store).len(), 2);
 }
 
+#[test]
+fn the_latest_deletion_of_an_address_stands() {
+    let dir = folder();
+    let running = Running::open(&options(dir.path()));
+    let address = format!("30023:{}:x", const_hex::encode([1; 32]));
+    let page = |at: u64| event(id(at), [1; 32], at, 30_023, &[&["d", "x"]], "");
+    let take_back = |number, at| request(number, [1; 32], at, &[&["a", &address]]);
+    let outcomes = running.put(&[
+        take_back(100, 20),
+        take_back(101, 10),
+        page(15),
+        page(20),
+        page(21),
+    ]);
+    let words: Vec<&str> = outcomes.iter().map(word).collect();
+    assert_eq!(words, ["stored", "stored", "refused", "refused", "stored"]);
+}
+
 /// An event with as many index entries as one may have.
 fn wide(number: u64, created_at: u64, kind: u16) -> Event {
     let values: Vec<String> = (0..EVENT_TAGS_MAX).map(|n| n.to_string()).collect();
