@@ -1,4 +1,4 @@
-//! One group of events into one transaction: five to nine statements, sent in two volleys.
+//! One group of events into one transaction: seven to ten statements, sent in two volleys.
 //!
 //! The first volley waits for the turn to commit and then reads what the decisions depend on; the
 //! second writes and commits. Nobody else commits events in between, so what was read still holds.

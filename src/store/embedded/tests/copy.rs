@@ -132,7 +132,7 @@ fn a_backup_overwrites_nothing_and_leaves_nothing_when_it_cannot_be_made() {
             .next()
             .is_none()
     );
-    Embedded::open(&options(&dir.path().join("b"))).expect("opens");
+    open_again(&options(&dir.path().join("b"))).expect("opens");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn compaction_gives_free_pages_back_and_keeps_everything() {
     let used = running.store.usage().expect("reads").used_bytes;
     drop(running);
 
-    let done = Embedded::compact(&options(dir.path()), &mut |_, _| ()).expect("compacts");
+    let done = compact(&options(dir.path())).expect("compacts");
     assert!(
         done.before > 2 * done.after && done.after <= used,
         "{done:?}, {used} in use"
@@ -192,7 +192,7 @@ fn compaction_gives_free_pages_back_and_keeps_everything() {
     assert!(matches!(running.put_one(&large(5)), Outcome::Refused(_)));
     drop(running);
     // A second time there is nothing to give back.
-    let again = Embedded::compact(&options(dir.path()), &mut |_, _| ()).expect("compacts");
+    let again = compact(&options(dir.path())).expect("compacts");
     assert!(again.before - again.after < 200_000, "{again:?}");
 }
 

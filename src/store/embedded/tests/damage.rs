@@ -23,7 +23,7 @@ fn refused_at(dir: &Path, sound: &[u8], len: u64) -> String {
     let path = data(dir);
     cut(&path, len);
     let before = fs::read(&path).expect("a file");
-    let error = Embedded::open(&options(dir)).expect_err("must not open");
+    let error = open_again(&options(dir)).expect_err("must not open");
     assert!(matches!(error, OpenError::Corrupt(_)), "{len}: {error:?}");
     assert!(before == fs::read(&path).expect("a file"), "it was changed");
     fs::write(&path, sound).expect("writes");
@@ -68,7 +68,7 @@ fn an_empty_file_is_no_new_store() {
     refused_at(dir.path(), &sound, 0);
     // A file that is not there is not a damaged one.
     fs::remove_file(data(dir.path())).expect("removes");
-    let store = Embedded::open(&options(dir.path())).expect("a new store");
+    let store = open_again(&options(dir.path())).expect("a new store");
     assert!(audit(&store).is_empty());
 }
 
@@ -79,7 +79,7 @@ fn a_new_store_has_its_file_when_it_is_whole() {
     fs::create_dir(dir.path().join("events")).expect("a folder");
     let unfinished = dir.path().join("events").join(file::UNFINISHED);
     fs::write(&unfinished, b"").expect("writes");
-    let store = Embedded::open(&options(dir.path())).expect("a new store");
+    let store = open_again(&options(dir.path())).expect("a new store");
     assert!(!unfinished.exists());
     let usage = store.usage().expect("reads");
     assert_eq!(usage.bytes_max, MAP_BYTES as u64);
@@ -124,7 +124,7 @@ fn a_file_that_lacks_free_pages_alone_is_sound() {
         // Down to the first page that is needed, everything is there to be read.
         let mut left = written;
         while file::check(&path).is_ok() {
-            let store = Embedded::open(&options(dir.path())).expect("opens");
+            let store = open_again(&options(dir.path())).expect("opens");
             assert_eq!(audit(&store).len(), 30);
             drop(store);
             left -= 4_096;
@@ -144,7 +144,7 @@ proptest::proptest! {
         left in 0..65_536u64,
     ) {
         let dir = folder();
-        drop(Embedded::open(&options(dir.path())).expect("opens"));
+        drop(open_again(&options(dir.path())).expect("opens"));
         let path = data(dir.path());
         let mut contents = fs::read(&path).expect("a file");
         for (at, byte) in places {

@@ -48,6 +48,39 @@ fn options(dir: &std::path::Path) -> EmbeddedOptions {
     }
 }
 
+/// Opens a store that this process may just have closed.
+fn open_again(options: &EmbeddedOptions) -> Result<Embedded, OpenError> {
+    when_free(
+        || Embedded::open(options),
+        |error| matches!(error, OpenError::Locked { .. }),
+    )
+}
+
+/// Compacts a store that this process may just have closed.
+fn compact(options: &EmbeddedOptions) -> Result<Compacted, CompactError> {
+    when_free(
+        || Embedded::compact(options, &mut |_, _| ()),
+        |error| matches!(error, CompactError::Open(OpenError::Locked { .. })),
+    )
+}
+
+/// Tries again while a folder is held: a child that another test starts has what this process has
+/// open, a folder's lock with it, until it is another program.
+fn when_free<T, E>(
+    mut open: impl FnMut() -> Result<T, E>,
+    is_held: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let end = std::time::Instant::now() + WAIT;
+    loop {
+        match open() {
+            Err(error) if is_held(&error) && std::time::Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened,
+        }
+    }
+}
+
 /// A store with its writer running.
 struct Running {
     store: Embedded,
@@ -73,7 +106,7 @@ impl CommitSink for Sink {
 
 impl Running {
     fn open(options: &EmbeddedOptions) -> Running {
-        Running::start(Embedded::open(options).expect("opens"))
+        Running::start(open_again(options).expect("opens"))
     }
 
     /// By a clock that stands still before everything: nothing expires unasked.

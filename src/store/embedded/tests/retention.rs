@@ -284,7 +284,7 @@ fn the_writer_keeps_to_the_rules_by_itself_in_shares() {
     }
     drop(running);
 
-    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let store = open_again(&options(dir.path())).expect("opens");
     store.retain(by_rule(0..=9, Some(2_000), Some(1_500)));
     let (removed, removals) = channel();
     let (done, answers) = channel();

@@ -136,7 +136,7 @@ fn retention_empties_a_full_store() {
     let running = Running::open(&small(dir.path()));
     let stored = fill(&running);
     drop(running);
-    let store = Embedded::open(&small(dir.path())).expect("opens");
+    let store = open_again(&small(dir.path())).expect("opens");
     let rule = Rule {
         kinds: vec![1..=1],
         age: None,
@@ -176,7 +176,7 @@ fn a_store_that_holds_more_than_it_may_gets_smaller() {
     assert!(used > SMALL as u64, "{used}");
     drop(running);
     // Without a free page left.
-    Embedded::compact(&options(dir.path()), &mut |_, _| ()).expect("compacts");
+    compact(&options(dir.path())).expect("compacts");
     let running = Running::open(&small(dir.path()));
     let usage = running.store.usage().expect("reads");
     assert_eq!((usage.bytes_max, usage.percent()), (SMALL as u64, 100));

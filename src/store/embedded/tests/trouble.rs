@@ -113,7 +113,7 @@ fn killed_at_any_moment_it_loses_nothing_acknowledged() {
             .spawn()
             .expect("a child");
         acknowledged.extend(kill_after(child, 100 + 37 * round));
-        let store = Embedded::open(&options(dir.path())).expect("opens after a sudden end");
+        let store = open_again(&options(dir.path())).expect("opens after a sudden end");
         let stored = audit(&store);
         for event in &acknowledged {
             let newer = |other: &Event| {
@@ -236,7 +236,7 @@ fn a_full_disk_fails_the_group_and_the_writer_recovers() {
         output.status.success() && text.contains("\nrecovered after "),
         "{text}"
     );
-    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let store = open_again(&options(dir.path())).expect("opens");
     assert!(audit(&store).len() > 50);
 }
 
@@ -287,7 +287,7 @@ fn a_copy_that_meets_a_full_disk_leaves_nothing() {
     assert!(text.contains(&format!("left {before:?}")), "{text}");
     before.sort();
     assert_eq!(files(dir.path()), before);
-    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let store = open_again(&options(dir.path())).expect("opens");
     assert_eq!(audit(&store).len(), 800);
 }
 
@@ -315,7 +315,7 @@ fn compaction_killed_at_any_moment_leaves_a_whole_store() {
         child.wait().expect("its end");
         halves += usize::from(unfinished.exists());
         wholes += usize::from(!unfinished.exists());
-        let store = Embedded::open(&options(dir.path())).expect("opens");
+        let store = open_again(&options(dir.path())).expect("opens");
         assert!(!unfinished.exists(), "what was left is removed");
         assert_eq!(audit(&store).len(), 3_000);
     }
@@ -328,7 +328,7 @@ fn compaction_killed_at_any_moment_leaves_a_whole_store() {
 #[test]
 fn a_folder_that_cannot_be_written_is_refused() {
     let dir = folder();
-    drop(Embedded::open(&options(dir.path())).expect("opens"));
+    drop(open_again(&options(dir.path())).expect("opens"));
     let binary = std::env::current_exe().expect("this binary");
     // Root may write anywhere: then the child is somebody else, on a copy that somebody can run.
     let root = rustix::process::geteuid().is_root();
@@ -368,13 +368,13 @@ fn a_folder_that_cannot_be_written_is_refused() {
         }
         Err(error) => println!("skipped: no child of another user can be run here: {error}"),
     }
-    Embedded::open(&options(dir.path())).expect("opens again");
+    open_again(&options(dir.path())).expect("opens again");
 }
 
 #[test]
 fn a_second_process_is_refused() {
     let dir = folder();
-    let store = Embedded::open(&options(dir.path())).expect("opens");
+    let store = open_again(&options(dir.path())).expect("opens");
     let open = || {
         let output = child("open", dir.path()).output().expect("a child");
         String::from_utf8_lossy(&output.stdout).into_owned()
