@@ -32,11 +32,12 @@ use crate::limits::{
 use crate::nostr::event::Event;
 use crate::store::{Arrived, StoreError, StoreErrorKind};
 
-/// Where everything stands.
+/// Where everything stands, by what is committed: a sequence's own last value runs ahead of that, and
+/// what is still being committed would be taken for seen.
 pub const STANDING: &str = "
 SELECT h.seq, h.timeline, current_setting('buzz.timeline', true),
-       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM buzz.access_version),
-       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM buzz.ephemeral_n),
+       (SELECT coalesce(max(version), 0) FROM buzz.access),
+       (SELECT coalesce(max(n), 0) FROM buzz.ephemeral),
        EXISTS (SELECT 1 FROM buzz.ephemeral)
 FROM buzz.head h";
 
@@ -239,7 +240,11 @@ impl<'c> Session<'c> {
             return Err(StoreError::new(StoreErrorKind::ReadOnly, ""));
         }
         let mut head = number(row, 0)?;
+        let ephemeral = number(row, 4)?;
         if then.is_some_and(|then| then != now) {
+            // It may be behind; ephemeral events are not worth a leap.
+            self.heard.ephemeral.store(ephemeral, Ordering::Relaxed);
+            standing.ephemeral.fetch_min(ephemeral, Ordering::Relaxed);
             // Another server has taken over. Whoever comes first moves the sequence on.
             head = self.take_turn(&now).await?;
         }
@@ -247,10 +252,7 @@ impl<'c> Session<'c> {
         self.heard
             .bans
             .fetch_max(number(row, 3)?, Ordering::Relaxed);
-        let ephemeral = number(row, 4)?;
-        self.heard.ephemeral.store(ephemeral, Ordering::Relaxed);
-        // A server that took over may be behind; ephemeral events are not worth a leap.
-        standing.ephemeral.fetch_min(ephemeral, Ordering::Relaxed);
+        self.heard.ephemeral.fetch_max(ephemeral, Ordering::Relaxed);
         if row.try_get(5).map_err(|_| unreadable())? {
             let client = &self.client;
             let forget = client.prepare(FORGET_EPHEMERAL);
@@ -265,7 +267,9 @@ impl<'c> Session<'c> {
         let turn = within(DB_ANSWER_WAIT, self.client.prepare(TURN)).await?;
         let rows = self.query(&turn, &[]).await?;
         let last = number(rows.first().ok_or(unreadable())?, 0)?;
-        tracing::warn!(timeline, last, "another database server has taken over");
+        if last > 0 {
+            tracing::warn!(timeline, last, "another database server has taken over");
+        }
         Ok(last)
     }
 

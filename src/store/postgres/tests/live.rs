@@ -336,6 +336,35 @@ fn a_ban_reaches_every_process() {
 }
 
 #[test]
+fn a_ban_that_is_being_committed_while_a_relay_starts_is_told() {
+    let Some(cluster) = cluster() else { return };
+    let url = cluster.database();
+    // Makes the tables.
+    drop(Running::on(&url));
+    let database = name(&url);
+    let slow = "BEGIN;
+        INSERT INTO buzz.access (pubkey, banned, allowed, member, version)
+        VALUES (decode(repeat('07', 32), 'hex'), true, false, false, nextval('buzz.access_version'));
+        SELECT pg_sleep(2);
+        SELECT pg_notify('buzz_access', (SELECT last_value FROM buzz.access_version)::text);
+        COMMIT";
+    thread::scope(|scope| {
+        let ban = scope.spawn(|| cluster.run(&database, slow));
+        let begun = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' \
+                     AND datname = current_database()";
+        while cluster.number(&database, begun) == 0 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let starting = Running::on(&url);
+        while !starting.store.status().listening {
+            thread::sleep(Duration::from_millis(5));
+        }
+        ban.join().expect("it is committed");
+        assert_eq!(starting.outcomes.banned(), [7; 32]);
+    });
+}
+
+#[test]
 fn removals_are_told_by_their_reason() {
     let Some(cluster) = cluster() else { return };
     let store = Running::on(&cluster.database());
