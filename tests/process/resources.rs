@@ -198,11 +198,11 @@ async fn one_that_asks_and_never_reads_the_answers_is_held_back_or_cut() {
         assert!(witness.fetch("{}").await.is_empty());
         // What an allocator keeps counts as well, so this is far above the queue's bound, and far
         // below the answers.
-        let grown = anonymous_bytes(&relay).saturating_sub(before);
-        assert!(
-            grown < 32 << 20,
-            "{grown} bytes more after {sent} bytes of questions"
-        );
+        // It gives back what was freed a moment later.
+        until(&format!("{sent} bytes of questions take little"), || {
+            let grown = anonymous_bytes(&relay).saturating_sub(before);
+            (grown < 32 << 20).then_some(())
+        });
     }
     let disconnects = relay.metric("buzz_ws_backpressure_disconnects_total", &[]);
     assert!(
