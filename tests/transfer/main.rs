@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod database;
 mod ends;
 mod lines;
 mod refusals;

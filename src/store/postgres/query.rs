@@ -384,9 +384,10 @@ impl Scan {
         rows: usize,
         bytes: usize,
     ) -> Result<Option<Vec<Record>>, StoreError> {
-        let (most, bytes) = (signed(rows as u64 + 1), signed(bytes as u64));
-        self.ask(lease, &READ, budget, rows + 1, &most, &bytes)
-            .await
+        // A limit may be as large as a number can be. What is cut off here is the next statement's.
+        let rows = rows.min(DB_READ_ENTRIES_MAX) + 1;
+        let (most, bytes) = (signed(rows as u64), signed(bytes as u64));
+        self.ask(lease, &READ, budget, rows, &most, &bytes).await
     }
 
     /// Runs a statement for the filter under way. `wanted`: the rows that would be enough.
