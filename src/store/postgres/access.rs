@@ -42,13 +42,16 @@ FROM unnest($1::bytea[], $2::boolean[], $3::boolean[], $4::boolean[])
 ON CONFLICT (pubkey) DO UPDATE SET banned = excluded.banned, allowed = excluded.allowed,
     member = excluded.member, version = coalesce(excluded.version, access.version)";
 
-/// Off all lists, out of the table; and the word to all relays.
+/// Off all lists, out of the table; and the word to all relays. The last value of a sequence that was
+/// never used is 1 as well, which the first ban will have.
 const TIDY: &str = "
 WITH gone AS (
     DELETE FROM buzz.access
     WHERE pubkey = ANY ($1::bytea[]) AND NOT (banned OR allowed OR member)
 )
-SELECT pg_notify('buzz_access', (SELECT last_value FROM buzz.access_version)::text)";
+SELECT pg_notify('buzz_access', (
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM buzz.access_version
+)::text)";
 
 /// A login's question.
 pub struct Question {

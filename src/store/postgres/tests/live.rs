@@ -336,6 +336,21 @@ fn a_ban_reaches_every_process() {
 }
 
 #[test]
+fn the_first_ban_is_told_after_other_edits() {
+    let Some(cluster) = cluster() else { return };
+    let url = cluster.database();
+    let stores = [Running::on(&url), Running::on(&url)];
+    stores[0].edit(&[[2; 32]], List::Members, true);
+    // Told after the edit, on the same connection: so the edit has been heard of.
+    put_one(&stores[0], &note(1, 1));
+    assert_eq!(*stores[1].outcomes.arrived().event.id(), *note(1, 1).id());
+    stores[0].edit(&[[1; 32]], List::Banned, true);
+    for store in &stores {
+        assert_eq!(store.outcomes.banned(), [1; 32]);
+    }
+}
+
+#[test]
 fn a_ban_that_is_being_committed_while_a_relay_starts_is_told() {
     let Some(cluster) = cluster() else { return };
     let url = cluster.database();
