@@ -19,8 +19,6 @@ async fn reads_that_hold_the_pool_shed_the_others_and_leave_logins_alone() {
     let event = author.json::<&str>(now(), 1, &[], "before");
     assert_eq!(client.publish(&event).await, (true, String::new()));
 
-    let name = url.expose().rsplit('/').next().unwrap();
-    let name = name.split('?').next().unwrap().to_owned();
     // Readers wait for this lock inside the database, as they would for a slow disk.
     let (client_db, connection) = tokio_postgres::connect(url.expose(), tokio_postgres::NoTls)
         .await
@@ -29,7 +27,7 @@ async fn reads_that_hold_the_pool_shed_the_others_and_leave_logins_alone() {
     client_db
         .batch_execute("BEGIN; LOCK TABLE buzz.events IN ACCESS EXCLUSIVE MODE")
         .await
-        .unwrap_or_else(|error| panic!("{name}: {error}"));
+        .expect("a lock");
     let mut readers = Vec::new();
     for _ in 0..4 {
         let mut reader = Client::connect(relay.address).await;

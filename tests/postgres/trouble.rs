@@ -104,18 +104,15 @@ async fn while_the_database_is_away_every_client_is_told_and_afterwards_served()
     assert_eq!(get(relay.health, "/_readiness", &[]).status, 200);
 
     proxy.open();
-    let mut answered = None;
     for n in 3.. {
         let (accepted, reason) = client.publish(&note(n)).await;
         if accepted {
-            answered = Some(n);
             break;
         }
         assert!(reason.starts_with("error:"), "{reason}");
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(n < 300, "it does not recover: {reason}");
     }
-    assert!(answered.is_some());
     assert!(client.fetch("{\"kinds\":[1]}").await.len() >= 2);
     assert!(!relay.output().contains("hush-hush"), "a secret");
 }

@@ -1,7 +1,7 @@
 //! Into the store and out of it, where no relay runs: this process holds the folder.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::limits::{
     EXPORT_SLICE_TIME, FILL_BYTES_MAX, FILL_EVENTS_MAX, IMPORT_ALONE_BYTES_MAX,
@@ -9,7 +9,7 @@ use crate::limits::{
 };
 use crate::nostr::event::Event;
 use crate::store::embedded::{Budget, Progress};
-use crate::store::{Export, Job, Origin, Reader, Store, StoreError};
+use crate::store::{Export, Job, Origin, Reader, Store, StoreError, unix_seconds};
 use crate::transfer::export::Outlet;
 use crate::transfer::import::{Ended, Intake};
 use crate::transfer::inflow::{Answers, Bounds, Inflow, Shut, Verdicts};
@@ -188,9 +188,4 @@ pub fn next_slice(
         into.push(b'\n');
     })?;
     Ok(progress == Progress::More)
-}
-
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

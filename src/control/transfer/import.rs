@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
@@ -32,7 +31,7 @@ use crate::metrics::{ImportOutcome, TransferKind, TransferMetrics};
 use crate::nostr::auth::RelayUrl;
 use crate::nostr::event::Event;
 use crate::shard::{Common, readers};
-use crate::store::{Job, Reader};
+use crate::store::{Job, Reader, unix_seconds};
 use crate::transfer::check;
 use crate::transfer::inflow::{Shut, Verdicts};
 use crate::transfer::lines::{Line, Lines};
@@ -332,9 +331,4 @@ impl Drop for Answers {
         // Without effect on one that has ended.
         self.import.inflow.stop(LEFT);
     }
-}
-
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
