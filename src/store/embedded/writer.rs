@@ -183,7 +183,8 @@ fn run(
     let mut jobs = Vec::new();
     let mut group: Vec<Done> = Vec::new();
     loop {
-        let open = shared.queue.take(&mut jobs, writer.upkeep.wait());
+        let wait = writer.upkeep.wait(&shared.tables);
+        let open = shared.queue.take(&mut jobs, wait);
         let mut rest = jobs.drain(..).peekable();
         while rest.peek().is_some() || !group.is_empty() {
             let mut size = Size::default();
@@ -220,7 +221,11 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     fn write(&mut self, mut group: Vec<Done>) -> Vec<Done> {
         let start = Instant::now();
         let mut later = Vec::new();
-        match self.commit(&mut group) {
+        let committed = match self.commit(&mut group, false) {
+            Err(error) if error.may_fit_in_parts() => self.commit(&mut group, true),
+            committed => committed,
+        };
+        match committed {
             Ok((stored, taken)) => {
                 later = group.split_off(taken);
                 if stored > 0 {
@@ -263,10 +268,14 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     }
 
     /// Decides and commits one group. Returns how many events were stored, and of how many at its
-    /// front there is an outcome: the others are left for the next group.
-    fn commit(&mut self, group: &mut [Done]) -> Result<(usize, usize), StoreError> {
+    /// front there is an outcome: the others are left for the next group. With `alone` nothing is
+    /// written that is due of groups before it.
+    fn commit(&mut self, group: &mut [Done], alone: bool) -> Result<(usize, usize), StoreError> {
         self.vanishing.clear();
         let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
+        if alone {
+            commit.hold();
+        }
         let (mut stored, mut taken) = (0, 0);
         for (at, done) in group.iter_mut().enumerate() {
             if commit.is_full() {
