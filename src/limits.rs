@@ -379,6 +379,8 @@ pub const YOUNG_ENTRIES_MAX: usize = 98_304;
 pub const YOUNG_REST: Duration = Duration::from_secs(2);
 /// Fewer of them are not written with one group, unless they are the last of their layer.
 pub const YOUNG_SLICE_ENTRIES_MIN: usize = 1_024;
+/// How much the scheduler prefers a shard to the store's writer, in steps of `nice`.
+pub const WRITER_NICE: i32 = 5;
 /// Events that wait for the writer, the commit under way included.
 pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
 /// Bytes of event JSON that wait for the writer, the commit under way included.

@@ -20,7 +20,7 @@ use super::layout;
 use super::upkeep::Upkeep;
 use crate::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
-    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX,
+    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX, WRITER_NICE,
 };
 use crate::nostr::event::Event;
 use crate::store::retention::Retention;
@@ -173,6 +173,7 @@ fn run(
     bounds: GroupBounds,
 ) {
     let _guard = AbortOnPanic;
+    step_back();
     let mut writer = Writer {
         shared,
         sink,
@@ -329,6 +330,15 @@ impl Size {
             entries,
         };
         true
+    }
+}
+
+/// Lets shards have the core first: on a machine with as many shards as cores one of them shares it
+/// with the writer, and who waits there is not one that publishes alone.
+fn step_back() {
+    let this = Some(rustix::thread::gettid());
+    if let Err(error) = rustix::process::setpriority_process(this, WRITER_NICE) {
+        tracing::warn!(%error, "the store's writer keeps its priority");
     }
 }
 
