@@ -239,7 +239,7 @@ mod tests {
         };
         assert_eq!(
             version.trim(),
-            concat!("buzz-uring ", env!("CARGO_PKG_VERSION"))
+            format!("buzz-uring {}", crate::version::FULL)
         );
         for args in [&["--nonsense"][..], &["frobnicate"], &["--database-url=x"]] {
             assert!(

@@ -8,12 +8,13 @@ use clap::{Arg, ArgAction, ArgMatches};
 use super::FEATURE_FLAG_PREFIX;
 use super::asked::{Access, AccessVerb, Command, Export};
 use super::settings::{SETTINGS, Setting};
+use crate::version::FULL;
 
 /// The command line as clap knows it: also the source of manual page and completions.
 pub fn command() -> clap::Command {
     let mut command = clap::Command::new("buzz-uring")
         .about("A Nostr relay for Linux: one io_uring shard per core")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(FULL)
         .after_help(secrets_help())
         .subcommand_required(false)
         .disable_help_subcommand(true)
