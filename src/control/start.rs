@@ -21,13 +21,14 @@ use super::notify::Manager;
 use super::open::{self, Opened};
 use super::pages::pages;
 use super::refresh::{Refresh, Shown};
+use super::reload::{self, Reloader};
 use super::remembered::Remembered;
 use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
 use super::stop::{Door, Stop};
 use super::transfer;
 use super::watchdog;
-use crate::config::{Config, FlagsChoice, IoDriver};
+use crate::config::{Config, FlagsChoice, Given, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
@@ -37,6 +38,7 @@ use crate::metrics::{self, Metrics};
 use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
 use crate::shard::runtime::Driver;
+use crate::shard::settings::Settings;
 use crate::shard::{self, Common};
 use crate::store::embedded::OpenError;
 use crate::store::{Store, postgres};
@@ -74,7 +76,7 @@ pub enum StartError {
 /// # Errors
 ///
 /// What kept it from starting; nothing of it is left running.
-pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
+pub fn run(config: Config, given: Given, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
     let system = |what| move |error| StartError::System(what, error);
     let started = Instant::now();
     let runtime = super::runtime().map_err(system("cannot start the control thread"))?;
@@ -121,13 +123,16 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
 
     let lifecycle = Lifecycle::new();
     let pages = pages(&config);
-    let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
+    let settings = Settings { config, pages };
+    let common = Common::new(settings, lifecycle.clone(), store.clone());
+    let settings = common.settings();
+    let config = &settings.config;
     if let Store::Embedded(store) = &store {
-        store.retain(common.config.retention.clone());
+        store.retain(config.retention.clone());
     }
     store.start_writer(common.sink());
     let caps = Arc::new(GateControl::new(common.gates));
-    let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
+    let remembered = remembers(config).then(|| Remembered::open(&config.data_dir));
     let mut refresh = Refresh::new(flags, caps.clone(), remembered);
     // Once before the first connection: a cap holds from the start.
     refresh.refresh();
@@ -163,7 +168,8 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         status: status.clone(),
         started,
     };
-    let commands = command::router(door.clone());
+    let reloader = Reloader::new(given, common.clone(), logs.clone(), manager.clone());
+    let commands = command::router(door.clone()).merge(reload::router(reloader.clone()));
     let control = socket
         .serve(
             commands
@@ -179,7 +185,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         .map_err(system("cannot serve health and metrics"))?;
     lifecycle.advance(Stage::Ready);
     say_started(
-        &common.config,
+        config,
         &store,
         driver,
         &why,
@@ -187,6 +193,10 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     );
 
     manager.ready("serving");
+    // One that came during the start is answered now.
+    if let Some(hangups) = signals.hangups() {
+        runtime.spawn(reloader.follow(hangups));
+    }
     if let Some(period) = watchdog::period() {
         runtime.spawn(watchdog::feed(manager.clone(), period, move || {
             status.alive()
@@ -281,7 +291,8 @@ fn start_shards(
     listeners: Vec<std::net::TcpListener>,
 ) -> io::Result<()> {
     let (sender, ready) = mpsc::channel();
-    let cpus = &common.config.cpus;
+    let settings = common.settings();
+    let cpus = &settings.config.cpus;
     let count = listeners.len();
     for (id, listener) in listeners.into_iter().enumerate() {
         let sender = sender.clone();
@@ -346,7 +357,7 @@ struct RelayStatus {
 
 impl Status for RelayStatus {
     fn alive(&self) -> Result<(), String> {
-        for shard in 0..self.common.config.shards {
+        for shard in 0..self.common.shards() {
             let age = self.common.heartbeat_age(shard);
             if age > HEARTBEAT_STALE {
                 return Err(format!(
@@ -360,7 +371,7 @@ impl Status for RelayStatus {
 
     fn describe(&self, status: &mut Map<String, Value>) {
         let [public, health, metrics] = self.addresses;
-        let shards: Vec<Value> = (0..self.common.config.shards)
+        let shards: Vec<Value> = (0..self.common.shards())
             .map(|id| {
                 json!({
                     "id": id,
@@ -386,6 +397,8 @@ impl Status for RelayStatus {
         );
         status.insert("shards".to_owned(), shards.into());
         status.insert("drain".to_owned(), self.door.describe());
+        let level = reload::word(self.common.settings().config.log_level);
+        status.insert("log_level".to_owned(), level.into());
         let (imports, exports) = self.common.transfers.running();
         status.insert(
             "transfers".to_owned(),
