@@ -4,7 +4,9 @@ use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Given, Machine};
-use buzz_uring::control::{access, backup, command, health, logs, migrate, start, transfer};
+use buzz_uring::control::{
+    access, backup, command, health, logs, migrate, reload, start, transfer,
+};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -36,6 +38,12 @@ fn run(command: Command, config: Config, given: Given) -> i32 {
         }
         Command::Drain { wait } => command::drain_relay(&config.data_dir, wait)
             .unwrap_or_else(|error| fail(EXIT_FAILED, &error)),
+        Command::Reload => reload::command::reload(&config.data_dir)
+            .unwrap_or_else(|(code, error)| fail(code, &error)),
+        Command::LogLevel { level } => {
+            reload::command::log_level(&config.data_dir, level.as_deref())
+                .unwrap_or_else(|(code, error)| fail(code, &error))
+        }
         Command::Access(asked) => access::command::run(&config, &asked)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Health { ready } => match health::ask(config.health, ready) {

@@ -25,6 +25,8 @@ use crate::limits::SETTINGS_EXCHANGE_WAIT;
 use crate::shard::Common;
 use crate::shard::settings::Settings;
 
+pub mod command;
+
 /// Reads the settings again. Clones are the same one.
 #[derive(Clone)]
 pub struct Reloader(Arc<Inner>);
@@ -210,6 +212,12 @@ pub fn level_of(word: &str) -> Option<LevelFilter> {
     found.map(|(_, level)| *level)
 }
 
+/// All words for log levels, as a message lists them.
+fn words() -> String {
+    let words: Vec<&str> = LOG_LEVELS.iter().map(|(word, _)| *word).collect();
+    words.join(", ")
+}
+
 /// `POST /reload`; `GET /log-level`, and `POST /log-level?level=debug`.
 pub fn router(reloader: Reloader) -> Router {
     Router::new()
@@ -252,8 +260,7 @@ async fn set_log_level(
     Query(Level { level }): Query<Level>,
 ) -> Response {
     let Some(level) = level_of(&level) else {
-        let words: Vec<&str> = LOG_LEVELS.iter().map(|(word, _)| *word).collect();
-        let error = format!("expected one of: {}", words.join(", "));
+        let error = format!("expected one of: {}", words());
         return (StatusCode::BAD_REQUEST, Json(json!({"error": error}))).into_response();
     };
     let was = reloader.set_level(level).await;
