@@ -41,8 +41,10 @@ fn the_log_level_is_shown_and_set() {
     assert_eq!(command(&relay, &["log-level"]).stdout, "info\n");
     // To less, its line is written all the same, and nothing after it.
     command(&relay, &["log-level", "off"]).expect(0, &[]);
-    let before = relay.output();
-    assert!(before.contains("\"new\":\"off\""), "{before}");
+    let before = until("it is told", || {
+        let output = relay.output();
+        output.contains("\"new\":\"off\"").then_some(output)
+    });
     let exit = relay.stop();
     assert_eq!(
         exit.stderr.lines().count(),
