@@ -66,7 +66,7 @@ fn texts_and_bounds_of_the_information_document_are_new_at_once() {
 async fn refused(client: &mut Client, requests: usize) -> usize {
     let mut refused = 0;
     for number in 0..requests {
-        client.send("[\"REQ\",\"burst\",{\"limit\":0}]").await;
+        client.send("[\"REQ\",\"burst\",{\"kinds\":[7],\"limit\":0}]").await;
         let message = client.message().await;
         let closed = message[0] == "CLOSED";
         assert!(closed || message[0] == "EOSE", "{number}: {message}");
