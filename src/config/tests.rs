@@ -532,7 +532,12 @@ fn what_the_table_marks_is_taken_over_and_nothing_else() {
     let values: Vec<_> = changes.applied.iter().map(|one| &*one.new).collect();
     let expected: Vec<_> = marked.iter().map(|(_, value)| *value).collect();
     assert_eq!(values, expected);
-    assert_eq!(changes.need_restart, names(&fixed));
+    // Under the provider of the start LaunchDarkly's are not even judged; that it changes is named.
+    let judged = names(&fixed).into_iter();
+    let judged: Vec<_> = judged
+        .filter(|variable| !variable.starts_with("BUZZ_LAUNCHDARKLY"))
+        .collect();
+    assert_eq!(changes.need_restart, judged);
     // The same again changes nothing, and back is the way back.
     let (again, nothing) = mixed.reread(&marked_alone);
     assert_eq!(nothing, Changes::default());

@@ -192,9 +192,12 @@ impl Reloader {
         self.0.common.settings().config.log_level
     }
 
-    /// Whichever of both levels writes more is in force while `lines` are logged.
+    /// Sets the log level. If it is another one, `lines` are written whatever both are: nobody should
+    /// have to guess why a log falls silent.
     fn set_level_around(&self, old: LevelFilter, level: LevelFilter, lines: impl FnOnce()) {
-        self.0.logs.set_level(level.max(old));
+        if old != level {
+            self.0.logs.set_level(level.max(old).max(LevelFilter::INFO));
+        }
         lines();
         self.0.logs.set_level(level);
     }
