@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::admin::Admin;
 use super::bounded::Bounded;
+use super::pages;
 use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
 use super::start::StartError;
@@ -105,7 +106,9 @@ struct Meanwhile(Vec<JoinHandle<()>>);
 
 impl Meanwhile {
     fn serve(public: &[TcpListener], servers: &Admin) -> std::io::Result<Meanwhile> {
-        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health())?]);
+        let mut meanwhile = Meanwhile(vec![
+            servers.serve_health_early(health().merge(pages::status::router()))?,
+        ]);
         for listener in public {
             listener.set_nonblocking(true)?;
             let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;

@@ -1,8 +1,9 @@
-//! What the public port shows over plain HTTP: the information document for programs, and a page that
-//! says the same to people.
+//! What is shown to people and programs that ask over plain HTTP: on the public port the information
+//! document and a page that says the same, on the health port a page that shows the relay at work.
 
 mod front;
 mod markup;
+pub mod status;
 
 use crate::config::Config;
 use crate::nostr::info::{Bounds, Info, Limitation};
