@@ -12,7 +12,7 @@ const gap = (now) => {
 };
 const highest = (names) => {
   const values = names.flatMap((name) => (series.get(name) ?? []).map(([, value]) => value ?? 0));
-  return Math.max(1, ...values);
+  return Math.max(0, ...values);
 };
 const path = (name, now, most, closed) => {
   let drawn = "";
@@ -45,12 +45,14 @@ const chart = (classes) => {
   return svg;
 };
 const draw = (svg, names, now, label) => {
-  const most = highest(names);
+  const most = Math.max(1, highest(names));
   [...svg.children].forEach((line, place) => {
     const closed = line.getAttribute("class") === "area";
     // The area lies under the first line.
     const name = names[Math.max(place - 1, 0)];
     line.setAttribute("d", path(name, now, most, closed));
   });
-  svg.setAttribute("aria-label", `${label}, last two minutes: at most ${rate(highest(names.slice(0, 1)))}`);
+  const told = `at most ${rate(highest(names.slice(0, 1)))}`;
+  svg.setAttribute("aria-label", `${label}, last two minutes: ${told}`);
+  return told;
 };

@@ -38,11 +38,12 @@ const tile = (key, name, value, text, now) => {
     const root = make("div", "panel tile");
     const big = make("p", "big");
     const svg = chart(["area", "first"]);
-    root.append(make("h2", "", name), big, svg);
-    return { root, big, svg };
+    const most = make("p", "soft small");
+    root.append(make("h2", "", name), big, svg, most);
+    return { root, big, svg, most };
   });
   say(made.big, text);
-  draw(made.svg, [key], now, name);
+  say(made.most, draw(made.svg, [key], now, name));
 };
 const showTiles = (status, change, now) => {
   const connections = status.connections ?? sum(list(status.shards).map((one) => one.connections));
@@ -207,7 +208,7 @@ const showDrain = (status) => {
   const window = drain.window_ms > 0 ? ` Closes are spread over ${time(drain.window_ms / 1000)}.` : "";
   say(at("drain-text"), `${count(done)} of ${count(drain.connections)} connections closed: `
     + `${count(drain.acknowledged)} acknowledged, ${count(drain.cancelled)} cancelled, `
-    + `${count(drain.gone)} gone. ${count(drain.sockets_remaining)} sockets remain. `
+    + `${count(drain.gone)} gone. Sockets left: ${count(drain.sockets_remaining)}. `
     + `Running for ${time(drain.running_ms / 1000)}${by}.${window}`);
 };
 
