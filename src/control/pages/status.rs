@@ -48,3 +48,29 @@ async fn page() -> impl IntoResponse {
     ];
     (fields, page.as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_page_is_whole_and_runs_what_its_policy_names() {
+        let answer = page().await.into_response();
+        let policy = answer.headers()[header::CONTENT_SECURITY_POLICY].clone();
+        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let page = std::str::from_utf8(&body).unwrap();
+        assert!(!page.contains("{{"), "a part is left");
+        let within = |start: &str, end: &str| {
+            let (_, rest) = page.split_once(start).unwrap();
+            rest.split_once(end).unwrap().0.to_owned()
+        };
+        let style = within("<style>", "</");
+        let script = within("<script type=\"module\">", "</");
+        // Neither ends early, by a text in it.
+        assert_eq!((style.as_str(), script.as_str()), (STYLE, SCRIPT));
+        let named = markup::policy(&style, &script, "connect-src 'self'; img-src data:");
+        assert_eq!(policy.to_str().unwrap(), named);
+    }
+}
