@@ -26,6 +26,7 @@ pub mod remembered;
 pub mod signals;
 pub mod socket;
 pub mod start;
+pub mod status;
 pub mod stop;
 pub mod transfer;
 pub mod watchdog;

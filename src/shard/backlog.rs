@@ -171,7 +171,7 @@ impl Shard {
     pub(super) fn publish_backlog(&self, largest: usize) {
         self.publish_queued();
         self.publish_largest(largest);
-        self.metrics.queued_bytes.set(self.queued.get() as f64);
+        self.metrics.queued_bytes.set(self.queued.get());
         if self.is_past_total() {
             self.relief.wake();
         }

@@ -12,7 +12,7 @@ use crate::drain::run::Part;
 use crate::lifecycle::Lifecycle;
 use crate::limits::MAILBOX_ITEMS_MAX;
 use crate::live::RecentIds;
-use crate::metrics::{ByLabel, RemovalReason};
+use crate::metrics::{ByLabel, Commits, RemovalReason, Tallies};
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
@@ -63,6 +63,10 @@ pub struct Common {
     pub addresses: Option<Arc<Addresses>>,
     /// What became of the connections that the drain ended.
     pub drain: Ledger,
+    /// What the shards count and can be read back.
+    pub tallies: Tallies,
+    /// The store's commits.
+    pub commits: Commits,
     /// Imports and exports that run.
     pub transfers: Arc<Transfers>,
     pub(super) mail: Box<[Mailbox<Mail>]>,
@@ -112,6 +116,8 @@ impl Common {
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
+            tallies: Tallies::new(shards),
+            commits: crate::metrics::store_commits(),
             transfers: Arc::default(),
             mail: (0..shards)
                 .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
@@ -177,7 +183,6 @@ impl Common {
         Fanout {
             batches: self.mail.iter().map(|_| Vec::new()).collect(),
             imported: Vec::new(),
-            commit_seconds: crate::metrics::store_commit_seconds(),
             events_removed: crate::metrics::events_removed(),
             common: self.clone(),
         }
@@ -191,7 +196,6 @@ pub struct Fanout {
     batches: Vec<Vec<Mail>>,
     /// Of an import, which is no shard's.
     imported: Vec<Done>,
-    commit_seconds: metrics::Histogram,
     events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
 
@@ -245,7 +249,7 @@ impl CommitSink for Fanout {
     }
 
     fn commit_took(&mut self, duration: Duration, _events: usize) {
-        self.commit_seconds.record(duration);
+        self.common.commits.record(duration);
     }
 
     fn removed(&mut self, why: Removal, events: usize) {

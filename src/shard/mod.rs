@@ -193,11 +193,11 @@ impl Shard {
         let config = common.config.clone();
         let shard = Rc::new(Shard {
             id,
-            metrics: ShardMetrics::new(id),
+            metrics: ShardMetrics::new(id, common.tallies.of(id)),
             reader: common.store.reader(),
             faults: Faults::default(),
-            history: Admission::new(&common.gates, GateName::HistoryReads, id),
-            auth: Admission::new(&common.gates, GateName::Auth, id),
+            history: Admission::new(&common, GateName::HistoryReads, id),
+            auth: Admission::new(&common, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?,
             verifier: RefCell::new(Verifier::new(VERIFIER_KEYS_MAX)),
@@ -410,7 +410,7 @@ impl Shard {
         conn.counted.set(true);
         self.unupgraded.set(self.unupgraded.get() - 1);
         self.metrics.connections.increment(1);
-        self.metrics.connections_active.increment(1.0);
+        self.metrics.connections_active.rise();
         Ok(())
     }
 
@@ -425,7 +425,7 @@ impl Shard {
         }
         if conn.counted.get() {
             self.common.open.fetch_sub(1, Ordering::Relaxed);
-            self.metrics.connections_active.decrement(1.0);
+            self.metrics.connections_active.fall();
             tracing::info!(
                 target: "access",
                 connection = %conn.name(self),
