@@ -111,6 +111,7 @@ impl Admin {
     /// When the runtime cannot take the listener.
     pub fn serve_health_early(&self, router: Router) -> io::Result<JoinHandle<()>> {
         let life = Duration::from_millis(limits::ADMIN_CONNECTION_MS_MAX);
+        let router = router.layer(middleware::map_response(for_this_site_only));
         self.health.again()?.serve(life, router)
     }
 
