@@ -57,7 +57,7 @@ const WIDE: &str = r"(() => {
     if (found <= WIDTH && innerWidth <= WIDTH) return [];
     const out = [...document.body.querySelectorAll('*')]
         .filter((one) => one.getBoundingClientRect().right > WIDTH + 1);
-    return [`${found} of WIDTH`, ...out.map((one) => one.outerHTML.slice(0, 200))];
+    return [`${found} of WIDTH`, ...out.slice(0, 5).map((one) => one.outerHTML.slice(0, 200))];
 })()";
 
 /// Every element that a screen reader cannot name, or that takes the place of another.
