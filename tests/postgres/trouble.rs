@@ -40,6 +40,12 @@ async fn a_start_waits_for_the_database_and_serves_nobody_until_then() {
         (ready.status, ready.text().as_str()),
         (503, r#"{"status":"starting"}"#)
     );
+    // Whoever looks is told so on the health port, and on that alone.
+    assert_eq!(get(health, "/", &[]).status, 200);
+    assert_eq!(get(health, "/_status", &[]).json()["lifecycle"], "starting");
+    for path in ["/", "/_status"] {
+        assert_eq!(get(quiet, path, &[]).status, 503, "{path}");
+    }
     let mut early = raw::Raw::connect(quiet);
     early.send(raw::upgrade(&[]));
     let refused = early.answer();
