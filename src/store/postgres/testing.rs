@@ -354,7 +354,10 @@ fn url(port: u16, database: &str) -> String {
 /// The folder of the newest server on this machine.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let has = |dir: &PathBuf| dir.join("postgres").exists() && dir.join("initdb").exists();
+    let has = |dir: &PathBuf| {
+        let needed = ["postgres", "initdb", "pg_basebackup"];
+        needed.iter().all(|name| dir.join(name).exists())
+    };
     if let Some(dir) = std::env::split_paths(&path).find(has) {
         return Some(dir);
     }
