@@ -20,10 +20,7 @@ impl Bench {
     pub fn logins(&self, count: u64) {
         let url = self.cluster.database();
         let keys: Vec<[u8; 32]> = (0..1_000u64).map(key).collect();
-        let relay = self.relay(&url, POOL);
-        let edit = relay.store.edit_access(keys.clone(), List::Members, true);
-        self.runtime.block_on(edit).expect("an edit");
-        drop(relay);
+        self.admit(&self.relay(&url, POOL), &keys);
         println!("logins                                  statements   us of CPU a login");
         println!("  pool  at once  meanwhile    logins/s     a login     relay   server");
         for pool in [1, 5, 20] {
@@ -35,6 +32,7 @@ impl Bench {
         let shared = AtomicBool::new(false);
         for pool in [1, 5, 20] {
             let mut relay = self.relay(&self.cluster.database(), pool);
+            self.admit(&relay, &keys);
             let events = events(0, count);
             let reader = relay.store.reader();
             shared.store(false, Ordering::SeqCst);
@@ -57,6 +55,11 @@ impl Bench {
             });
             println!("{pool:>6} {:>8} {:>10} {answered:>11.0}", 100, "a burst");
         }
+    }
+
+    fn admit(&self, relay: &Relay, keys: &[[u8; 32]]) {
+        let edit = relay.store.edit_access(keys.to_vec(), List::Members, true);
+        self.runtime.block_on(edit).expect("an edit");
     }
 
     fn logins_at_once(&self, relay: &Relay, keys: &[[u8; 32]], pool: usize, at_once: usize) {
