@@ -169,6 +169,8 @@ impl Cluster {
         };
         cluster.wait_until_ready().map_err(|error| {
             let log = fs::read_to_string(cluster.dir.join("log")).unwrap_or_default();
+            // The shell may have ended before it had anything to clear up.
+            let _ = fs::remove_dir_all(&cluster.dir);
             format!("PostgreSQL does not start: {error}: {log}")
         })?;
         Ok(cluster)
