@@ -520,8 +520,6 @@ pub const DB_ANSWER_WAIT: Duration = Duration::from_secs(12);
 /// Silence after which the kernel probes a connection, and the time that its data may stay
 /// unacknowledged.
 pub const DB_KEEPALIVE: Duration = Duration::from_secs(10);
-/// Statements that one connection keeps prepared; a text a statement, so it needs no eviction.
-pub const DB_TEXTS_MAX: usize = 64;
 /// Time that a migration waits for one of another process.
 pub const DB_MIGRATION_WAIT: Duration = Duration::from_secs(60);
 /// Time that one migration may take.
@@ -592,8 +590,6 @@ pub const DB_EPHEMERAL_GROUP_MAX: usize = 512;
 pub const DB_EPHEMERAL_SECONDS: u64 = 30;
 /// Bytes of ephemeral events that stay in the database.
 pub const DB_EPHEMERAL_BYTES_MAX: usize = 64 << 20;
-/// Time between two looks for ephemeral events to remove.
-pub const DB_EPHEMERAL_LOOK: Duration = Duration::from_secs(2);
 
 const _: () = assert!(DB_ANSWER_WAIT.as_millis() > DB_STATEMENT_WAIT.as_millis());
 const _: () = assert!(DB_LOCK_WAIT.as_millis() < DB_STATEMENT_WAIT.as_millis());
