@@ -110,7 +110,9 @@ impl Nursery {
         if state.growing() + fresh >= state.bound() {
             return Due::Slice(left);
         }
-        match owed + owed / 4 {
+        // One that was made anew when the store was opened may be larger than others.
+        let pace = leaving.layer.len().div_ceil(state.bound()).max(1);
+        match owed * pace + owed / 4 {
             share if share >= left => Due::Slice(left),
             share if share >= YOUNG_SLICE_ENTRIES_MIN.min(state.bound() / PARTS) => {
                 Due::Slice(share)
