@@ -262,7 +262,21 @@ pub const ADMIN_CONNECTION_MS_MAX: u64 = 3_000;
 /// Longest wait of `buzz-uring health` for a whole answer: less than a container engine waits for it.
 pub const HEALTH_ANSWER_WAIT: Duration = Duration::from_secs(3);
 /// Bytes of that answer that are read.
-pub const HEALTH_ANSWER_BYTES_MAX: u64 = 4_096;
+pub const HEALTH_ANSWER_BYTES_MAX: usize = 4_096;
+/// Longest wait of `buzz-uring status` and `top` for a whole answer.
+pub const STATUS_ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Bytes of that answer that are read: some 250 a shard, and a few thousand besides.
+pub const STATUS_ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Characters of a text in that answer that are shown.
+pub const STATUS_TEXT_CHARS_MAX: usize = 200;
+/// Addresses of a host name that are tried.
+pub const LOOK_ADDRESSES_MAX: usize = 8;
+/// Time from one question of `buzz-uring top` to the next.
+pub const TOP_PERIOD: Duration = Duration::from_secs(1);
+/// Longest time for which `buzz-uring top` waits for a key before it looks for an answer.
+pub const TOP_KEY_LOOK: Duration = Duration::from_millis(50);
+/// Points of a chart that are kept, one a question: more than the columns of any terminal's third.
+pub const TOP_POINTS_MAX: usize = 400;
 /// Shortest time between two words to the service manager's watchdog.
 pub const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(10);
 /// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.

@@ -1,11 +1,14 @@
 //! The relay's door: parse, start, wait, exit code.
 
+use std::io::{ErrorKind, Write};
 use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Machine};
-use buzz_uring::control::{access, backup, command, health, logs, migrate, start, transfer};
+use buzz_uring::control::{access, backup, command, logs, migrate, start, transfer};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
+use buzz_uring::look::source::Source;
+use buzz_uring::look::{health, status, top};
 use buzz_uring::metrics;
 
 #[global_allocator]
@@ -17,10 +20,7 @@ fn main() {
             Ok(config) => run(command, config),
             Err(error) => fail(EXIT_CONFIG, &error),
         },
-        Err(CliError::Asked(text)) => {
-            print!("{text}");
-            EXIT_CLEAN
-        }
+        Err(CliError::Asked(text)) => print(&text),
         Err(error) => fail(EXIT_CONFIG, &error),
     })
 }
@@ -41,6 +41,20 @@ fn run(command: Command, config: Config) -> i32 {
                 EXIT_CLEAN
             }
             Err(error) => fail(EXIT_FAILED, &error),
+        },
+        Command::Status { json, url } => match Source::new(url.as_deref(), config.health) {
+            Ok(source) => match status::run(&source, json) {
+                Ok(report) => print(&report.text).max(report.exit_code),
+                Err(error) => fail(EXIT_FAILED, &error),
+            },
+            Err(error) => fail(EXIT_CONFIG, &error),
+        },
+        Command::Top { url } => match Source::new(url.as_deref(), config.health) {
+            Ok(source) => match top::run(source) {
+                Ok(()) => EXIT_CLEAN,
+                Err(error) => fail(EXIT_FAILED, &error),
+            },
+            Err(error) => fail(EXIT_CONFIG, &error),
         },
         Command::Import => transfer::command::import(&config)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
@@ -74,6 +88,14 @@ fn serve(config: Config) -> i32 {
     });
     logs.flush();
     code
+}
+
+/// Prints a text. Whoever reads may have seen enough before its end.
+fn print(text: &str) -> i32 {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(EXIT_FAILED, &error),
+        _ => EXIT_CLEAN,
+    }
 }
 
 fn fail(code: i32, error: &dyn std::fmt::Display) -> i32 {

@@ -14,7 +14,6 @@ pub mod backup;
 mod bounded;
 pub mod caps;
 pub mod command;
-pub mod health;
 pub mod logs;
 pub mod migrate;
 pub mod notify;

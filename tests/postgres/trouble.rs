@@ -40,6 +40,8 @@ async fn a_start_waits_for_the_database_and_serves_nobody_until_then() {
         (ready.status, ready.text().as_str()),
         (503, r#"{"status":"starting"}"#)
     );
+    let status = get(health, "/_status", &[]).json();
+    assert_eq!(status["lifecycle"], "starting", "{status}");
     let mut early = raw::Raw::connect(quiet);
     early.send(raw::upgrade(&[]));
     let refused = early.answer();
