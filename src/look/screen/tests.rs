@@ -32,15 +32,14 @@ fn a_terminal_of_the_usual_size() {
     let lines = drawn(&screen, 80, 24);
     let expected = "\
 ready  http://127.0.0.1:8080  1.2.3 (0123456789ab)  up 1 h 2 min  io_uring
-1500 clients                120 events/s                50 questions/s
-                        ██                         █                          █
-                        ██                         █                          █
-                        ██                         █                          █
-                        ██                         █                          █
+1500 clients               120 events/s                50 questions/s
+                       ██                           █                          █
+                       ██                           █                          █
+                       ██                           █                          █
+                       ██                           █                          █
 shard clients events/s quest/s   subs  out/s    queued  silent
 0         700      100       0   1400      0   2.0 KiB   40 ms
 1         800        0       0   1600      0       0 B    5 ms
-
 
 
 
