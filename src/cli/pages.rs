@@ -63,7 +63,10 @@ fn manual() -> String {
     add(|_, page| {
         let mut commands = Roff::new();
         commands.control("SH", ["COMMANDS"]);
-        describe(&mut commands, NAME, &command());
+        let mut command = command();
+        // Only then an argument knows how it is written.
+        command.build();
+        describe(&mut commands, NAME, &command);
         commands.to_writer(page)
     });
     add(Man::render_extra_section);
@@ -75,9 +78,10 @@ fn manual() -> String {
 fn describe(roff: &mut Roff, parent: &str, command: &clap::Command) {
     for command in command.get_subcommands() {
         let name = format!("{parent} {}", command.get_name());
+        let own = |argument: &&Arg| !argument.is_global_set() && argument.get_id() != "help";
         roff.control("SS", [name.as_str()]);
         roff.text([roman(shown(command.get_about()))]);
-        for argument in command.get_arguments() {
+        for argument in command.get_arguments().filter(own) {
             roff.control("TP", []);
             roff.text([bold(argument.to_string())]);
             roff.text([roman(shown(argument.get_help()))]);

@@ -56,8 +56,11 @@ fn every_shell_gets_what_it_completes() {
 #[test]
 fn bash_completes_by_it() {
     let script = printed(&["completions", "bash"]);
-    let ask = "\nCOMP_WORDS=(buzz-uring che) COMP_CWORD=1\n\
-               _buzz-uring buzz-uring che buzz-uring; echo \"${COMPREPLY[@]}\"\n";
+    // The function that it has given to the command, asked as the shell asks it.
+    let ask = "\n\
+        COMP_WORDS=(buzz-uring che) COMP_CWORD=1\n\
+        name=$(complete -p buzz-uring | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n\
+        $name buzz-uring che buzz-uring; echo \"${COMPREPLY[@]}\"\n";
     match given("bash", &[], &(script + ask)) {
         Some(completed) => assert_eq!(completed.trim(), "check-config"),
         None => skip("completions in bash", "no bash here"),

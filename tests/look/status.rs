@@ -11,15 +11,16 @@ async fn a_ready_relay_is_shown_to_people_and_to_scripts() {
     let relay = Launch::new().start();
     let mut client = Client::connect(relay.address).await;
     assert!(client.req("all", "{}").await.is_empty());
+    let mut author = Client::connect(relay.address).await;
     let event = Author::new(1).json::<&str>(now(), 1, &[], "seen");
-    assert!(client.publish(&event).await.0);
+    assert!(author.publish(&event).await.0);
     relay.await_metric("buzz_events_delivered_total", &[], |count| count == 1.0);
 
     let exit = beside(&relay, &["status"]).run();
     exit.expect(0, &[]);
     for words in [
         &format!("at http://{}: ready, up ", relay.health),
-        "1 connections, 1 ever; 1 subscriptions",
+        "2 connections, 2 ever; 1 subscriptions",
         "1 stored; 1 delivered, 0 dropped",
         "1 req",
         "1 commits of",
