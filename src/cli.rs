@@ -9,10 +9,12 @@
 //!
 //! [`parse`] takes the arguments and the environment and finds out what was typed; it judges no
 //! value. What a value means is `config`'s business. An option wins over its variable, a variable
-//! over the default, and an empty or blank value is no value.
+//! over the settings file, that over the default, and an empty or blank value is no value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
 
 use clap::ArgMatches;
 
@@ -31,11 +33,16 @@ pub use settings::{Preset, SETTINGS, Setting, setting};
 /// and so can never be read as a flag.
 pub const FEATURE_FLAG_PREFIX: &str = "BUZZ_FEATURE_FLAG_";
 
+/// The variable that names the settings file.
+pub const CONFIG: &str = "BUZZ_CONFIG";
+
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Origin {
     /// The table.
     Default,
+    /// This line of the settings file.
+    File(usize),
     /// An environment variable.
     Environment,
     /// A command-line option.
@@ -43,14 +50,36 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The word that `check-config` prints.
+    /// The word that `check-config` prints, for a line of a file without its number.
     pub fn as_str(self) -> &'static str {
         match self {
             Origin::Default => "default",
+            Origin::File(_) => "file",
             Origin::Environment => "environment",
             Origin::Option => "option",
         }
     }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())?;
+        match self {
+            Origin::File(line) => write!(f, ", line {line}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A line of the settings file that gives a value.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FileLine {
+    /// Its number, from 1.
+    pub number: usize,
+    /// A variable of the table, or of the `environment` flag provider.
+    pub name: String,
+    /// What it gives.
+    pub value: Secret,
 }
 
 /// What was given: texts by variable, each with its origin. Prints no value of any of them.
@@ -59,6 +88,7 @@ pub struct Raw {
     values: BTreeMap<&'static str, (Secret, Origin)>,
     feature_flags: BTreeMap<String, Secret>,
     unknown: Vec<String>,
+    file: Option<String>,
 }
 
 impl Raw {
@@ -69,7 +99,39 @@ impl Raw {
             .map(|(text, origin)| (text.expose(), *origin))
     }
 
-    /// Environment variables of the `environment` flag provider, name to text.
+    /// The same, and where nothing was given, what the settings file at `path` gives.
+    pub fn over_file(&self, path: &Path, lines: &[FileLine]) -> Raw {
+        let mut raw = self.clone();
+        raw.file = Some(path.display().to_string());
+        for FileLine {
+            number,
+            name,
+            value,
+        } in lines
+        {
+            match setting(name) {
+                Some(setting) if raw.get(setting.variable).is_none() => {
+                    insert(&mut raw, setting, value.expose(), Origin::File(*number));
+                }
+                Some(_) => {}
+                None => {
+                    let given = raw.feature_flags.entry(name.clone());
+                    let given = given.or_insert_with(|| Secret::new(""));
+                    if given.expose().trim().is_empty() {
+                        *given = value.clone();
+                    }
+                }
+            }
+        }
+        raw
+    }
+
+    /// The settings file that lines are of, as messages name it.
+    pub fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
+    /// Variables of the `environment` flag provider, name to text.
     pub fn feature_flags(&self) -> &BTreeMap<String, Secret> {
         &self.feature_flags
     }
@@ -196,6 +258,59 @@ mod tests {
         assert_eq!(raw.get("BUZZ_SHARDS"), Some(("5", Origin::Option)));
         assert_eq!(raw.get("BUZZ_MAX_LIMIT"), None);
         assert_eq!(raw.get("BUZZ_LOG"), Some(("warn", Origin::Environment)));
+    }
+
+    #[test]
+    fn a_file_gives_what_nothing_else_does() {
+        let env = [
+            ("BUZZ_NAME", "of the environment"),
+            ("BUZZ_CONTACT", " "),
+            ("BUZZ_FEATURE_FLAG_A", "1"),
+            ("BUZZ_FEATURE_FLAG_B", " "),
+        ];
+        let (_, raw) = run(&["--shards=5"], &env).unwrap();
+        let mut lines = Vec::new();
+        for (name, value) in [
+            ("BUZZ_SHARDS", "7"),
+            ("BUZZ_NAME", "of the file"),
+            ("BUZZ_CONTACT", " of the file "),
+            ("BUZZ_PUBKEY", " "),
+            ("DATABASE_URL", "hush"),
+            ("BUZZ_FEATURE_FLAG_A", "2"),
+            ("BUZZ_FEATURE_FLAG_B", "2"),
+            ("BUZZ_FEATURE_FLAG_C", "2"),
+        ] {
+            lines.push(FileLine {
+                number: 10 + lines.len(),
+                name: name.to_owned(),
+                value: Secret::new(value),
+            });
+        }
+        let whole = raw.over_file(Path::new("/x/y"), &lines);
+        assert_eq!(whole.file(), Some("/x/y"));
+        let expected = [
+            ("BUZZ_SHARDS", Some(("5", Origin::Option))),
+            (
+                "BUZZ_NAME",
+                Some(("of the environment", Origin::Environment)),
+            ),
+            ("BUZZ_CONTACT", Some(("of the file", Origin::File(12)))),
+            ("BUZZ_PUBKEY", None),
+            ("DATABASE_URL", Some(("hush", Origin::File(14)))),
+        ];
+        for (name, given) in expected {
+            assert_eq!(whole.get(name), given, "{name}");
+        }
+        let flags = whole.feature_flags().iter();
+        let flags: Vec<_> = flags.map(|(name, text)| (&**name, text.expose())).collect();
+        let expected = [
+            ("BUZZ_FEATURE_FLAG_A", "1"),
+            ("BUZZ_FEATURE_FLAG_B", "2"),
+            ("BUZZ_FEATURE_FLAG_C", "2"),
+        ];
+        assert_eq!(flags, expected);
+        assert_eq!(Origin::File(12).to_string(), "file, line 12");
+        assert_eq!(raw.get("DATABASE_URL"), None, "as it was");
     }
 
     #[test]

@@ -14,6 +14,13 @@ pub enum Command {
         /// Wait for its end, and end as it does.
         wait: bool,
     },
+    /// Tell the relay that runs on the data folder to read its settings file again.
+    Reload,
+    /// Show or set the log level of the relay that runs on the data folder.
+    LogLevel {
+        /// The level as it was typed; none to show it.
+        level: Option<String>,
+    },
     /// Show or edit the access lists.
     Access(Access),
     /// Ask the health port of the relay that runs here.

@@ -38,6 +38,19 @@ pub fn command() -> clap::Command {
                         .action(ArgAction::SetTrue),
                 ),
         )
+        .subcommand(clap::Command::new(RELOAD).about(
+            "Tell the relay that runs on BUZZ_DATA_DIR to read its settings file again, as \
+                 SIGHUP does, and print what has changed",
+        ))
+        .subcommand(
+            clap::Command::new(LOG_LEVEL)
+                .about("Show or set the log level of the relay that runs on BUZZ_DATA_DIR")
+                .arg(
+                    Arg::new(LEVEL)
+                        .help("A word that BUZZ_LOG takes; it holds until a reload or a restart")
+                        .required(false),
+                ),
+        )
         .subcommand(access_command())
         .subcommand(
             clap::Command::new(HEALTH)
@@ -82,6 +95,10 @@ pub(super) fn read(matches: &ArgMatches) -> Command {
         Some((DRAIN, matches)) => Command::Drain {
             wait: matches.get_flag(WAIT),
         },
+        Some((RELOAD, _)) => Command::Reload,
+        Some((LOG_LEVEL, matches)) => Command::LogLevel {
+            level: matches.get_one::<String>(LEVEL).cloned(),
+        },
         Some((ACCESS, matches)) => Command::Access(access(matches)),
         Some((HEALTH, matches)) => Command::Health {
             ready: matches.get_flag(READY),
@@ -112,6 +129,9 @@ pub(super) fn read(matches: &ArgMatches) -> Command {
 const CHECK_CONFIG: &str = "check-config";
 const DRAIN: &str = "drain";
 const WAIT: &str = "wait";
+const RELOAD: &str = "reload";
+const LOG_LEVEL: &str = "log-level";
+const LEVEL: &str = "LEVEL";
 const HEALTH: &str = "health";
 const READY: &str = "ready";
 const ACCESS: &str = "access";
@@ -350,7 +370,7 @@ fn option(setting: &'static Setting, name: String) -> Arg {
 
 /// Secrets have no option, so help lists their variables apart.
 fn secrets_help() -> StyledStr {
-    let mut text = String::from("Environment only, because options show up in process lists:\n");
+    let mut text = String::from("Never options, because those show up in process lists:\n");
     for setting in SETTINGS.iter().filter(|setting| setting.secret) {
         text.push_str(&format!("  {}\n      {}\n", setting.variable, setting.help));
     }

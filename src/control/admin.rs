@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 
 use super::bounded::Bounded;
+use super::pages;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits;
 use crate::metrics::Metrics;
@@ -110,6 +111,7 @@ impl Admin {
     /// When the runtime cannot take the listener.
     pub fn serve_health_early(&self, router: Router) -> io::Result<JoinHandle<()>> {
         let life = Duration::from_millis(limits::ADMIN_CONNECTION_MS_MAX);
+        let router = router.layer(middleware::map_response(for_this_site_only));
         self.health.again()?.serve(life, router)
     }
 
@@ -129,7 +131,10 @@ impl Admin {
 
     fn serve_for(self, life: Duration, sources: Sources, changes: Router) -> io::Result<Running> {
         let changes = changes.layer(middleware::from_fn(only_from_here));
-        let health = health_router(sources.clone()).merge(changes);
+        let health = health_router(sources.clone())
+            .merge(pages::status::router())
+            .merge(changes)
+            .layer(middleware::map_response(for_this_site_only));
         let health = self.health.serve(life, health)?;
         let metrics = self.metrics.serve(life, metrics_router(sources))?;
         Ok(Running(vec![health, metrics]))
@@ -241,6 +246,18 @@ impl Connected<IncomingStream<'_, Bounded<tokio::net::TcpListener>>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Bounded<tokio::net::TcpListener>>) -> Peer {
         Peer(*stream.remote_addr())
     }
+}
+
+/// Keeps what the health port answers out of the pages of other sites: none may load it, and no
+/// browser may take it for something else than it says. That they cannot read it needs no word: there
+/// are no CORS headers.
+async fn for_this_site_only(mut response: Response) -> Response {
+    const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+    let word = HeaderValue::from_static;
+    let headers = response.headers_mut();
+    headers.insert(RESOURCE_POLICY, word("same-origin"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, word("nosniff"));
+    response
 }
 
 async fn one_request_a_connection(mut response: Response) -> Response {

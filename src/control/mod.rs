@@ -21,6 +21,7 @@ pub mod open;
 pub mod pages;
 pub mod reach;
 pub mod refresh;
+pub mod reload;
 pub mod remembered;
 pub mod signals;
 pub mod socket;

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::admin::{self, Admin};
 use super::bounded::Bounded;
+use super::pages;
 use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
 use super::start::StartError;
@@ -111,7 +112,7 @@ struct Meanwhile(Vec<JoinHandle<()>>);
 
 impl Meanwhile {
     fn serve(public: &[TcpListener], servers: &Admin) -> std::io::Result<Meanwhile> {
-        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health())?]);
+        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health().merge(looks()))?]);
         for listener in public {
             listener.set_nonblocking(true)?;
             let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
@@ -132,9 +133,14 @@ impl Drop for Meanwhile {
     }
 }
 
+/// What only the health port shows meanwhile.
+fn looks() -> Router {
+    let status = || async { Json(admin::basics(Stage::Starting)) };
+    pages::status::router().route("/_status", get(status))
+}
+
 /// The relay lives, and wants no traffic.
 fn health() -> Router {
-    let status = || async { Json(admin::basics(Stage::Starting)) };
     let ready = || async {
         let (_, body) = Stage::Starting.readiness();
         let form = [(header::CONTENT_TYPE, "application/json")];
@@ -144,7 +150,6 @@ fn health() -> Router {
         .route("/health", get(|| async { "ok" }))
         .route("/_liveness", get(|| async { "ok" }))
         .route("/_readiness", get(ready))
-        .route("/_status", get(status))
 }
 
 async fn starting() -> impl IntoResponse {

@@ -19,6 +19,7 @@ use super::notify::Manager;
 use super::open::{self, Opened};
 use super::pages::pages;
 use super::refresh::Refresh;
+use super::reload::{self, Reloader};
 use super::remembered::Remembered;
 use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
@@ -26,7 +27,7 @@ use super::status::RelayStatus;
 use super::stop::{Door, Stop};
 use super::transfer;
 use super::watchdog;
-use crate::config::{Config, FlagsChoice, IoDriver};
+use crate::config::{Config, FlagsChoice, Given, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
@@ -36,6 +37,7 @@ use crate::metrics::{self, Metrics};
 use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
 use crate::shard::runtime::Driver;
+use crate::shard::settings::Settings;
 use crate::shard::{self, Common};
 use crate::store::embedded::OpenError;
 use crate::store::{Store, postgres};
@@ -74,7 +76,7 @@ pub enum StartError {
 /// # Errors
 ///
 /// What kept it from starting; nothing of it is left running.
-pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
+pub fn run(config: Config, given: Given, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
     let system = |what| move |error| StartError::System(what, error);
     let started = Instant::now();
     let runtime = super::runtime().map_err(system("cannot start the control thread"))?;
@@ -121,13 +123,16 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
 
     let lifecycle = Lifecycle::new();
     let pages = pages(&config);
-    let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
+    let settings = Settings { config, pages };
+    let common = Common::new(settings, lifecycle.clone(), store.clone());
+    let settings = common.settings();
+    let config = &settings.config;
     if let Store::Embedded(store) = &store {
-        store.retain(common.config.retention.clone());
+        store.retain(config.retention.clone());
     }
     store.start_writer(common.sink());
     let caps = Arc::new(GateControl::new(common.gates));
-    let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
+    let remembered = remembers(config).then(|| Remembered::open(&config.data_dir));
     let mut refresh = Refresh::new(flags, caps.clone(), remembered);
     // Once before the first connection: a cap holds from the start.
     refresh.refresh();
@@ -163,7 +168,8 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         status: status.clone(),
         started,
     };
-    let commands = command::router(door.clone());
+    let reloader = Reloader::new(given, common.clone(), logs.clone(), manager.clone());
+    let commands = command::router(door.clone()).merge(reload::router(reloader.clone()));
     let control = socket
         .serve(
             commands
@@ -179,7 +185,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         .map_err(system("cannot serve health and metrics"))?;
     lifecycle.advance(Stage::Ready);
     say_started(
-        &common.config,
+        config,
         &store,
         driver,
         &why,
@@ -187,6 +193,10 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     );
 
     manager.ready("serving");
+    // One that came during the start is answered now.
+    if let Some(hangups) = signals.hangups() {
+        runtime.spawn(reloader.follow(hangups));
+    }
     if let Some(period) = watchdog::period() {
         runtime.spawn(watchdog::feed(manager.clone(), period, move || {
             status.alive()
@@ -281,7 +291,8 @@ fn start_shards(
     listeners: Vec<std::net::TcpListener>,
 ) -> io::Result<()> {
     let (sender, ready) = mpsc::channel();
-    let cpus = &common.config.cpus;
+    let settings = common.settings();
+    let cpus = &settings.config.cpus;
     let count = listeners.len();
     for (id, listener) in listeners.into_iter().enumerate() {
         let sender = sender.clone();

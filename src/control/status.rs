@@ -9,6 +9,7 @@ use super::admin::Status;
 use super::caps::GateControl;
 use super::open;
 use super::refresh::Shown;
+use super::reload;
 use super::stop::Door;
 use crate::limits::HEARTBEAT_STALE;
 use crate::metrics::database::DatabaseMetrics;
@@ -38,7 +39,7 @@ pub struct RelayStatus {
 
 impl Status for RelayStatus {
     fn alive(&self) -> Result<(), String> {
-        for shard in 0..self.common.config.shards {
+        for shard in 0..self.common.shards() {
             let age = self.common.heartbeat_age(shard);
             if age > HEARTBEAT_STALE {
                 return Err(format!(
@@ -53,9 +54,7 @@ impl Status for RelayStatus {
     fn describe(&self, status: &mut Map<String, Value>) {
         let [public, health, metrics] = self.addresses;
         let common = &self.common;
-        let shards: Vec<Value> = (0..common.config.shards)
-            .map(|id| shard(common, id))
-            .collect();
+        let shards: Vec<Value> = (0..common.shards()).map(|id| shard(common, id)).collect();
         self.caps.describe(&self.shown, &common.tallies, status);
         self.shown.describe(status);
         status.insert("driver".to_owned(), self.driver.name().into());
@@ -71,6 +70,8 @@ impl Status for RelayStatus {
         status.insert("shards".to_owned(), shards.into());
         status.insert("totals".to_owned(), totals(&common.tallies));
         status.insert("drain".to_owned(), self.door.describe());
+        let level = reload::word(common.settings().config.log_level);
+        status.insert("log_level".to_owned(), level.into());
         let (imports, exports) = common.transfers.running();
         status.insert(
             "transfers".to_owned(),

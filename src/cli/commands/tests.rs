@@ -11,6 +11,20 @@ fn a_drain_waits_when_asked_to() {
 }
 
 #[test]
+fn the_log_level_is_shown_or_set_and_a_reload_takes_nothing() {
+    for (args, level) in [(&["log-level"][..], None), (&["log-level", "x"], Some("x"))] {
+        let level = level.map(str::to_owned);
+        assert_eq!(run(args, &[]).unwrap().0, Command::LogLevel { level });
+    }
+    let (command, raw) = run(&["reload", "--config=/x"], &[]).unwrap();
+    assert_eq!(command, Command::Reload);
+    assert_eq!(raw.get("BUZZ_CONFIG"), Some(("/x", Origin::Option)));
+    for args in [&["reload", "x"][..], &["log-level", "a", "b"]] {
+        assert!(run(args, &[]).is_err(), "{args:?}");
+    }
+}
+
+#[test]
 fn health_asks_for_life_or_for_readiness() {
     for (args, ready) in [(&["health"][..], false), (&["health", "--ready"], true)] {
         assert_eq!(run(args, &[]).unwrap().0, Command::Health { ready });

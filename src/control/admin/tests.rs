@@ -200,7 +200,10 @@ async fn metrics_are_on_their_own_port_only() {
             .await
             .starts_with("HTTP/1.1 404 ")
     );
-    assert!(ask(served.health, "/").await.starts_with("HTTP/1.1 404 "));
+    let page = ask(served.health, "/").await;
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    assert!(page.contains("content-type: text/html"), "{page}");
+    assert!(ask(served.metrics, "/").await.starts_with("HTTP/1.1 404 "));
 }
 
 #[tokio::test]
