@@ -1,9 +1,11 @@
 //! The relay's door: parse, start, wait, exit code.
+#![allow(unsafe_code)] // For one call: what the service manager hands to the process.
 
 use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
 use buzz_uring::config::{Config, Machine};
+use buzz_uring::control::activation::{InheritError, Inherited};
 use buzz_uring::control::{access, backup, command, health, logs, migrate, start, transfer};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
@@ -12,9 +14,11 @@ use buzz_uring::metrics;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
+    // SAFETY: the first thing that the process does.
+    let inherited = unsafe { Inherited::take() };
     exit(match cli::parse(std::env::args_os(), std::env::vars_os()) {
         Ok((command, raw)) => match Config::resolve(&raw, &Machine::probe()) {
-            Ok(config) => run(command, config),
+            Ok(config) => run(command, config, inherited),
             Err(error) => fail(EXIT_CONFIG, &error),
         },
         Err(CliError::Asked(text)) => {
@@ -25,7 +29,7 @@ fn main() {
     })
 }
 
-fn run(command: Command, config: Config) -> i32 {
+fn run(command: Command, config: Config, inherited: Result<Inherited, InheritError>) -> i32 {
     match command {
         Command::CheckConfig => {
             print!("{}", config.render());
@@ -55,11 +59,11 @@ fn run(command: Command, config: Config) -> i32 {
         Command::Migrate { check } => {
             migrate::run(&config, check).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
         }
-        Command::Run => serve(config),
+        Command::Run => serve(config, inherited),
     }
 }
 
-fn serve(config: Config) -> i32 {
+fn serve(config: Config, inherited: Result<Inherited, InheritError>) -> i32 {
     let logs = match logs::install(config.log_level, logs::Form::of_stderr()) {
         Ok(logs) => logs,
         Err(error) => return fail(EXIT_FAILED, &error),
@@ -68,7 +72,9 @@ fn serve(config: Config) -> i32 {
         Ok(metrics) => metrics,
         Err(error) => return fail(EXIT_FAILED, &error),
     };
-    let code = start::run(config, metrics, logs.clone()).unwrap_or_else(|error| {
+    let started = inherited.map_err(start::StartError::from);
+    let started = started.and_then(|sockets| start::run(config, metrics, logs.clone(), sockets));
+    let code = started.unwrap_or_else(|error| {
         tracing::error!("the relay cannot start: {error}");
         EXIT_FAILED
     });

@@ -3,7 +3,6 @@
 //! A database may be away for a while. Until it answers nobody is served: the health port says that
 //! the relay starts, and upgrades are refused as they are at any other time that passes.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use axum::Router;
@@ -13,10 +12,10 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::admin::Admin;
 use super::bounded::Bounded;
 use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
+use super::sockets::Sockets;
 use super::start::StartError;
 use crate::config::{Config, StoreKind};
 use crate::lifecycle::Stage;
@@ -30,19 +29,18 @@ use crate::store::{Store, unix_seconds};
 pub struct Opened {
     /// The store. It does not write yet.
     pub store: Store,
-    /// Held as long as the process runs.
+    /// Held as long as the process runs, unless it was taken over: then the caller has it.
     pub folder: Option<FolderLock>,
 }
 
-/// Opens the store.
+/// Opens the store. Meanwhile clients are answered, unless another relay still serves them.
 ///
 /// # Errors
 ///
 /// What keeps it from being opened. A signal that came meanwhile is none: it is the inner `Err`.
 pub async fn store(
     config: &Config,
-    public: &[TcpListener],
-    servers: &Admin,
+    sockets: &Sockets,
     signals: &mut Signals,
 ) -> Result<Result<Opened, StopRequest>, StartError> {
     let of_folder = |source: embedded::OpenError| StartError::Store {
@@ -56,7 +54,9 @@ pub async fn store(
             folder: None,
         }));
     };
-    let folder = FolderLock::take(&config.data_dir).map_err(of_folder)?;
+    let is_served = sockets.taken.is_some();
+    let take = || FolderLock::take(&config.data_dir).map_err(of_folder);
+    let folder = (!is_served).then(take).transpose()?;
     let options = PostgresOptions {
         url: url.clone(),
         read_url: read_url.clone(),
@@ -65,12 +65,13 @@ pub async fn store(
         wait: config.db_wait,
         clock: unix_seconds,
     };
-    let _meanwhile = Meanwhile::serve(public, servers)
+    let meanwhile = (!is_served).then(|| Meanwhile::serve(sockets)).transpose();
+    let _meanwhile = meanwhile
         .map_err(|error| StartError::System("cannot answer while the database is away", error))?;
     tokio::select! {
         store = Postgres::open(options) => Ok(Ok(Opened {
             store: Store::Postgres(store?),
-            folder: Some(folder),
+            folder,
         })),
         request = signals.next() => Ok(Err(request)),
     }
@@ -104,9 +105,10 @@ pub fn describe(store: &Store) -> Value {
 struct Meanwhile(Vec<JoinHandle<()>>);
 
 impl Meanwhile {
-    fn serve(public: &[TcpListener], servers: &Admin) -> std::io::Result<Meanwhile> {
-        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health())?]);
-        for listener in public {
+    fn serve(sockets: &Sockets) -> std::io::Result<Meanwhile> {
+        let early = sockets.admin.serve_health_early(health())?;
+        let mut meanwhile = Meanwhile(vec![early]);
+        for listener in &sockets.public.listeners {
             listener.set_nonblocking(true)?;
             let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
             let life = Duration::from_millis(ADMIN_CONNECTION_MS_MAX);

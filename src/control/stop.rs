@@ -3,10 +3,13 @@
 //! Signals and commands are told apart only here. The first request starts the drain; the first
 //! signal after a command's drain joins it; a signal that repeats another one stops at once.
 //!
+//! Listening sockets that others hold as well, the service manager or a process that takes over, are
+//! left to them: whoever connects is theirs to serve. There is no grace then, because nobody has to
+//! notice anything, and the upgrades under way are answered first.
+//!
 //! The hard stop is a thread of its own. It must fire also when this runtime is stuck.
 
 use std::future::Future;
-use std::net::TcpListener;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,16 +17,20 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::admin;
+use super::hand_over::give::{self, Giver};
 use super::logs::Logs;
 use super::notify::Manager;
 use super::signals::{Requests, Signals, StopRequest};
+use super::socket::{self, SocketFile};
+use super::sockets::Holding;
 use crate::drain::ledger::{Ledger, Totals};
 use crate::drain::run::{self, Part, Relay};
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
 use crate::lifecycle::Stage;
 use crate::limits::{
-    DRAIN_ANSWER_WAIT, DRAIN_LOOK, DRAIN_QUIET, FLAGS_CLOSE_MS_MAX, SIGNAL_REPEATS,
-    STORE_CLOSE_MS_MAX, TRANSFER_STOP_MS_MAX,
+    DRAIN_ANSWER_WAIT, DRAIN_LOOK, DRAIN_QUIET, FLAGS_CLOSE_MS_MAX, HAND_OVER_UPGRADES_WAIT,
+    SIGNAL_REPEATS, STORE_CLOSE_MS_MAX, TRANSFER_STOP_MS_MAX,
 };
 use crate::metrics::{DrainClose, Label, series};
 use crate::shard::{Common, Mail, listener};
@@ -80,6 +87,7 @@ impl Door {
         json!({
             "state": match (self.common.lifecycle.stage(), is_closing) {
                 (Stage::Starting | Stage::Ready, _) => "none",
+                (Stage::Leaving, _) => "leaving",
                 (Stage::Draining, false) => "grace",
                 (Stage::Draining, true) => "closing",
                 (Stage::Closing, _) => "ending",
@@ -116,17 +124,62 @@ pub struct Stop {
     pub manager: Manager,
     /// Flushed before a hard stop's exit.
     pub logs: Logs,
-    /// Second handles of the shards' listening sockets.
-    pub listeners: Vec<TcpListener>,
+    /// What is listened on, and the locks.
+    pub holding: Holding,
+    /// Who hands it over.
+    pub giver: Giver,
+    /// Taken when the sockets are another process's.
+    pub fronts: Option<Fronts>,
+}
+
+/// The servers that are not the shards'.
+pub struct Fronts {
+    /// The control socket's.
+    pub control: socket::Running,
+    /// Health and metrics.
+    pub admin: admin::Running,
+    /// Hand-overs, and their socket's file.
+    pub hand_over: Option<(give::Running, SocketFile)>,
+}
+
+impl Fronts {
+    /// Stops them, and leaves the files of their sockets to the process that has those now.
+    fn leave(self) {
+        self.control.leave();
+        if let Some((_, file)) = self.hand_over {
+            file.leave();
+        }
+    }
+}
+
+/// What becomes of the listening sockets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sockets {
+    /// They are this process's alone and are closed.
+    Close,
+    /// The service manager keeps them.
+    Keep,
+    /// Another process has them.
+    Give,
+}
+
+impl Sockets {
+    fn as_str(self) -> &'static str {
+        match self {
+            Sockets::Close => "closed",
+            Sockets::Keep => "kept",
+            Sockets::Give => "handed over",
+        }
+    }
 }
 
 impl Stop {
     /// Waits for the request to stop, and stops in order. Returns the exit code.
-    pub async fn run(self, mut signals: Signals, close_flags: impl Future<Output = ()>) -> i32 {
+    pub async fn run(mut self, mut signals: Signals, close_flags: impl Future<Output = ()>) -> i32 {
         let first = signals.next().await;
         let mut requests = RequestsSoFar::default();
         requests.is_repeated(first, Instant::now());
-        self.begin(first);
+        let sockets = self.begin(first);
         let code = tokio::select! {
             biased;
             signal = repeated(&mut signals, &mut requests) => {
@@ -138,15 +191,34 @@ impl Stop {
                 );
                 EXIT_FAILED
             }
-            code = self.in_order(close_flags) => code,
+            code = self.in_order(sockets, close_flags) => code,
         };
         self.answer(code).await;
+        // The sockets' files first: they are the folder's, which another process may take then.
+        drop(self.fronts.take());
+        self.holding.release();
         code
     }
 
-    /// Sets the draining flag before anything waits.
-    fn begin(&self, request: StopRequest) {
-        self.common().lifecycle.advance(Stage::Draining);
+    /// Sets the flag before anything waits.
+    fn begin(&mut self, request: StopRequest) -> Sockets {
+        let kept = self.holding.look(|held| held.kept);
+        let sockets = match request == StopRequest::HandOver || self.giver.is_giving() {
+            true => Sockets::Give,
+            false if kept == Some(true) => Sockets::Keep,
+            false => Sockets::Close,
+        };
+        let lifecycle = &self.common().lifecycle;
+        if sockets == Sockets::Close {
+            lifecycle.advance(Stage::Draining);
+        } else {
+            self.common().leave_listeners();
+            lifecycle.advance(Stage::Leaving);
+        }
+        if sockets == Sockets::Give {
+            self.fronts.take().into_iter().for_each(Fronts::leave);
+            self.holding.release();
+        }
         // A client that reconnects finds another relay; a transfer had better be told early.
         self.common().transfers.stop();
         {
@@ -161,21 +233,24 @@ impl Stop {
             grace_ms = budget.grace.as_millis() as u64,
             window_ms = budget.jitter.as_millis() as u64,
             hard_stop_ms = budget.hard_stop.as_millis() as u64,
+            sockets = sockets.as_str(),
             "the relay drains"
         );
-        self.manager.stopping("draining: new clients are refused");
+        self.manager.stopping(match sockets {
+            Sockets::Close => "draining: new clients are refused",
+            Sockets::Keep => "draining: new clients wait for the next process",
+            Sockets::Give => "draining: new clients are another process's",
+        });
+        sockets
     }
 
-    async fn in_order(&self, close_flags: impl Future<Output = ()>) -> i32 {
+    async fn in_order(&self, sockets: Sockets, close_flags: impl Future<Output = ()>) -> i32 {
         let budget = self.common().config.drain;
-        let quiet = DRAIN_QUIET.min(budget.grace / 2);
-        tokio::time::sleep(budget.grace - quiet).await;
-        for listener in &self.listeners {
-            if let Err(error) = listener::refuse_handshakes(listener) {
-                tracing::debug!(%error, "handshakes go on until the listeners close");
-            }
+        match sockets {
+            Sockets::Close => self.grace(budget.grace).await,
+            Sockets::Keep => self.leave(budget.grace).await,
+            Sockets::Give => self.leave(HAND_OVER_UPGRADES_WAIT).await,
         }
-        tokio::time::sleep(quiet).await;
         let hard_stop = HardStop::arm(budget.hard_stop, self.hard_stop());
         let seed = seed();
         self.door.known().seed = seed;
@@ -204,6 +279,38 @@ impl Stop {
         }
         tracing::info!("the relay has stopped");
         EXIT_CLEAN
+    }
+
+    /// Lets others notice that this relay is going. New clients are told meanwhile.
+    async fn grace(&self, grace: Duration) {
+        let quiet = DRAIN_QUIET.min(grace / 2);
+        tokio::time::sleep(grace - quiet).await;
+        self.holding.look(|held| {
+            for listener in &held.public {
+                if let Err(error) = listener::refuse_handshakes(listener) {
+                    tracing::debug!(%error, "handshakes go on until the listeners close");
+                }
+            }
+        });
+        tokio::time::sleep(quiet).await;
+    }
+
+    /// Accepts no more, and answers the upgrades of those that were accepted, for at most this long.
+    /// From then on a connection that opens is the drain's to close.
+    async fn leave(&self, upgrades: Duration) {
+        let end = Instant::now() + upgrades;
+        let mut told = vec![false; self.shards()];
+        loop {
+            for (shard, told) in told.iter_mut().enumerate() {
+                let tell = || self.common().tell(shard, Mail::LeaveListeners).is_ok();
+                *told = *told || tell();
+            }
+            if self.common().has_left() || Instant::now() >= end {
+                break;
+            }
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+        self.common().lifecycle.advance(Stage::Draining);
     }
 
     /// Waits until imports and exports have ended: they were told when the drain began.
@@ -329,7 +436,7 @@ impl RequestsSoFar {
     /// Whether this is a signal that repeats an earlier one. Two within a moment are one: a
     /// supervisor and a terminal may both send theirs.
     fn is_repeated(&mut self, request: StopRequest, now: Instant) -> bool {
-        if request == StopRequest::Admin {
+        if matches!(request, StopRequest::Admin | StopRequest::HandOver) {
             return false;
         }
         let first = *self.first_signal.get_or_insert(now);

@@ -52,13 +52,16 @@ pub mod session;
 pub mod subs;
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -118,7 +121,12 @@ pub struct Shard {
     pub scratch: RefCell<Vec<u8>>,
     /// Whether new connections are wanted.
     pub accepting: Cell<bool>,
-    listener: RefCell<Option<Rc<Listener>>>,
+    listeners: RefCell<Vec<Rc<Listener>>>,
+    /// Whether its listening sockets are others' now.
+    has_left: Cell<bool>,
+    leaving: Signal,
+    /// Whether its connections were counted for the drain.
+    is_counted: Cell<bool>,
     driver: Driver,
     conns: RefCell<Slab<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
@@ -135,8 +143,8 @@ pub struct Shard {
     relief: Signal,
 }
 
-/// Starts a shard's thread on `cpu`, with a listening socket of its own. `ready` is called on the
-/// thread once connections are accepted, or with the reason why they cannot be.
+/// Starts a shard's thread on `cpu`. `ready` is called on the thread once it takes its mail, or with
+/// the reason why it cannot. It accepts connections when it is told from where: see [`Mail::Accept`].
 ///
 /// A panic outside a connection ends the process: a shard that has lost its state cannot serve,
 /// and one that is missing would leave its share of the clients hanging.
@@ -149,7 +157,6 @@ pub fn start(
     id: usize,
     cpu: Option<usize>,
     driver: Driver,
-    listener: TcpListener,
     ready: impl FnOnce(io::Result<()>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
@@ -159,10 +166,10 @@ pub fn start(
                 pin_to(cpu);
             }
             let main = async move {
-                match Shard::new(common, id, driver, listener) {
-                    Ok((shard, listener)) => {
+                match Shard::new(common, id, driver) {
+                    Ok(shard) => {
                         ready(Ok(()));
-                        shard.run(listener).await;
+                        shard.run().await;
                     }
                     Err(error) => ready(Err(error)),
                 }
@@ -184,14 +191,9 @@ fn pin_to(cpu: usize) {
 }
 
 impl Shard {
-    fn new(
-        common: Arc<Common>,
-        id: usize,
-        driver: Driver,
-        listener: TcpListener,
-    ) -> io::Result<(Rc<Shard>, Listener)> {
+    fn new(common: Arc<Common>, id: usize, driver: Driver) -> io::Result<Rc<Shard>> {
         let config = common.config.clone();
-        let shard = Rc::new(Shard {
+        Ok(Rc::new(Shard {
             id,
             metrics: ShardMetrics::new(id),
             reader: common.store.reader(),
@@ -210,7 +212,10 @@ impl Shard {
             turns: Turns::start(driver)?,
             scratch: RefCell::new(vec![0; RECEIVE_BYTES]),
             accepting: Cell::new(true),
-            listener: RefCell::default(),
+            listeners: RefCell::default(),
+            has_left: Cell::new(false),
+            leaving: Signal::default(),
+            is_counted: Cell::new(false),
             driver,
             conns: RefCell::default(),
             subscriptions: RefCell::new(Subscriptions::new()),
@@ -226,15 +231,11 @@ impl Shard {
             relief: Signal::default(),
             config,
             common,
-        });
-        Ok((shard, Listener::adopt(listener)?))
+        }))
     }
 
     /// The shard's life: sweeps and accepts on the side, and takes its mail.
-    async fn run(self: Rc<Self>, listener: Listener) {
-        let listener = Rc::new(listener);
-        self.listener.replace(Some(listener.clone()));
-        runtime::spawn(listener::accept(self.clone(), listener));
+    async fn run(self: Rc<Self>) {
         runtime::spawn(self.clone().sweep());
         runtime::spawn(self.clone().keep_total());
         let gates = self.common.gates;
@@ -256,6 +257,11 @@ impl Shard {
             Mail::Event(event, sequence) => self.deliver(event, sequence),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
+            Mail::Accept { listeners, done } => {
+                // Nobody waits any longer when another shard has failed.
+                let _ = done.send(self.accept_from(listeners));
+            }
+            Mail::LeaveListeners => self.leave_listeners(),
             Mail::Ban(keys) => self.each_conn(|conn| {
                 if conn.has_one_of(&keys) {
                     let code = Some(close::POLICY_VIOLATION);
@@ -313,64 +319,103 @@ impl Shard {
     }
 }
 
+/// Listening sockets.
+impl Shard {
+    fn accept_from(self: &Rc<Self>, listeners: Vec<TcpListener>) -> io::Result<()> {
+        for listener in listeners {
+            let listener = Rc::new(Listener::adopt(listener)?);
+            self.listeners.borrow_mut().push(listener.clone());
+            runtime::spawn(listener::accept(self.clone(), listener));
+        }
+        Ok(())
+    }
+
+    /// Accepts no more, and closes its handles of the listening sockets, which are others' now: whoever
+    /// waits there is accepted by them.
+    fn leave_listeners(&self) {
+        if self.has_left.replace(true) {
+            return;
+        }
+        self.accepting.set(false);
+        self.listeners.take();
+        self.leaving.wake();
+        // What was handed to other shards before is counted there: see `accepted`.
+        self.common.left.fetch_add(1, Ordering::Release);
+    }
+
+    /// Waits for a listening socket, for as long as it is this shard's. `None`: it no longer is. The
+    /// wait is then taken back from the kernel, which would else hold the socket until its end.
+    pub async fn unless_left<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let (mut wait, mut left) = (pin!(wait), pin!(self.leaving.wait()));
+        poll_fn(|context| {
+            if self.has_left.get() || left.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            wait.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+}
+
 /// Connections.
 impl Shard {
-    /// Takes an accepted socket, or hands it to a shard that has far fewer.
+    /// Takes an accepted socket, or hands it to a shard that has far fewer. It counts from here on,
+    /// also while it is on its way.
     pub fn accepted(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
         let load = |padded: &Padded| padded.0.load(Ordering::Relaxed);
         let loads = self.common.load.iter().map(load).enumerate();
         let (least, fewest) = loads.min_by_key(|(_, load)| *load).unwrap_or((self.id, 0));
         if load(&self.common.load[self.id]) <= fewest + IMBALANCE_MAX {
-            return self.admit(socket, peer);
+            return self.keep(socket, peer);
         }
+        self.common.load[least].0.fetch_add(1, Ordering::Relaxed);
         if let Err((mail, _)) = self.common.mail[least].try_push(Mail::Adopt(socket, peer)) {
+            self.common.load[least].0.fetch_sub(1, Ordering::Relaxed);
+            self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
             self.open_mail(mail);
         }
     }
 
+    /// Takes an accepted socket.
+    pub fn keep(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
+        self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
+        self.admit(socket, peer);
+    }
+
+    /// Serves an accepted socket, which counts as this shard's, or drops it.
     fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
+        if self.try_admit(socket, peer).is_none() {
+            self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn try_admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) -> Option<()> {
+        let refuse = |refusal| self.metrics.upgrades_refused.of(refusal).increment(1);
         // Only one handed over by another shard can find it so.
         if self.has_enough_unupgraded() {
-            self.metrics
-                .upgrades_refused
-                .of(UpgradeRefusal::Capacity)
-                .increment(1);
-            return;
+            refuse(UpgradeRefusal::Capacity);
+            return None;
         }
         let now = Instant::now();
         let table = self.common.addresses.as_ref();
-        let place = match table.map_or(Ok(None), |table| table.enter_socket(peer, now)) {
-            Ok(place) => place,
-            Err(full) => {
-                return self
-                    .metrics
-                    .upgrades_refused
-                    .of(full.refusal())
-                    .increment(1);
-            }
+        let place = table.map_or(Ok(None), |table| table.enter_socket(peer, now));
+        let place = place.map_err(|full| refuse(full.refusal())).ok()?;
+        let no_socket = |error: io::Error| {
+            tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
         };
-        let socket = match Socket::adopt(socket, self.driver) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
-                return;
-            }
+        let socket = Socket::adopt(socket, self.driver).map_err(no_socket).ok()?;
+        let no_challenge = |error: getrandom::Error| {
+            tracing::error!(shard = self.id, %error, "no random bytes, so no connection");
         };
-        let challenge = match login::challenge() {
-            Ok(challenge) => challenge,
-            Err(error) => {
-                tracing::error!(shard = self.id, %error, "no random bytes, so no connection");
-                return;
-            }
-        };
+        let challenge = login::challenge().map_err(no_challenge).ok()?;
         let conn = Conn::new(socket, peer, self.next_serial(), challenge, now);
         conn.set_place(place);
         let key = self.conns.borrow_mut().insert(conn.clone());
         conn.set_key(key as u32);
         self.unupgraded.set(self.unupgraded.get() + 1);
-        self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
         let reader = session::serve(self.clone(), conn.clone());
         runtime::spawn(self.guarded_reader(conn, reader));
+        Some(())
     }
 
     /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
@@ -388,7 +433,7 @@ impl Shard {
     /// The reason for the client.
     pub fn admit_upgrade(&self, conn: &Conn, forwarded_for: &[&str]) -> Result<(), UpgradeRefusal> {
         match self.common.lifecycle.stage() {
-            Stage::Ready => {}
+            Stage::Ready | Stage::Leaving => {}
             Stage::Starting => return Err(UpgradeRefusal::Starting),
             _ => return Err(UpgradeRefusal::Draining),
         }
@@ -417,6 +462,10 @@ impl Shard {
     pub(super) fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.ended(conn);
+        if conn.counted.get() {
+            // Before the socket's own count: see `Common::has_left`.
+            self.common.open.fetch_sub(1, Ordering::Relaxed);
+        }
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
         conn.set_place(None);
         login::ended(self, conn);
@@ -424,7 +473,6 @@ impl Shard {
             self.metrics.authenticated_active.decrement(1.0);
         }
         if conn.counted.get() {
-            self.common.open.fetch_sub(1, Ordering::Relaxed);
             self.metrics.connections_active.decrement(1.0);
             tracing::info!(
                 target: "access",
