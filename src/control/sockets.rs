@@ -104,6 +104,86 @@ fn kept(listeners: Vec<TcpListener>) -> io::Result<Bound> {
     })
 }
 
+/// Sockets on their way to those who serve them, and what is held of them.
+#[derive(Debug)]
+pub struct Doors {
+    /// The shards'.
+    pub listeners: Vec<TcpListener>,
+    /// Health and metrics.
+    pub admin: Admin,
+    /// `control.sock`.
+    pub control: Socket,
+    /// `hand-over.sock`, if the store can be another process's as well.
+    pub hand_over: Option<Socket>,
+    /// All of them, and the locks.
+    pub held: Held,
+}
+
+impl Doors {
+    /// Opens what is missing: those in the folder, whose lock is `folder` unless it was taken over or the
+    /// store has it, and sockets for shards that have none.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn open(
+        config: &Config,
+        sockets: Sockets,
+        folder: Option<FolderLock>,
+    ) -> io::Result<Doors> {
+        let mut public = sockets.public;
+        if !public.kept {
+            // A relay with fewer shards had them.
+            let missing = config.shards.saturating_sub(public.listeners.len());
+            public
+                .listeners
+                .extend(listener::bind_more(public.address, missing)?);
+        }
+        let (folder, unix) = match sockets.taken {
+            Some(taken) => (Some(taken.folder), Some((taken.control, taken.hand_over))),
+            None => (folder, None),
+        };
+        // A folder that the store holds itself is one process's alone.
+        let (control, hand_over) = in_folder(config, unix, folder.is_some())?;
+        let handles = public.listeners.iter().map(|one| one.try_clone());
+        let held = Held {
+            public: handles.collect::<io::Result<_>>()?,
+            kept: public.kept,
+            address_lock: public.lock,
+            admin: sockets.admin.handles()?,
+            folder,
+            unix: (
+                control.handle()?,
+                hand_over.as_ref().map(|one| one.handle()).transpose()?,
+            ),
+        };
+        Ok(Doors {
+            listeners: public.listeners,
+            admin: sockets.admin,
+            control,
+            hand_over,
+            held,
+        })
+    }
+}
+
+/// The two sockets in the data folder, whose lock the caller holds.
+fn in_folder(
+    config: &Config,
+    taken: Option<(UnixListener, UnixListener)>,
+    hands_over: bool,
+) -> io::Result<(Socket, Option<Socket>)> {
+    let dir = &config.data_dir;
+    if let Some((control, hand_over)) = taken {
+        let control = Socket::adopt(dir, socket::NAME, control)?;
+        let hand_over = Socket::adopt(dir, socket::HAND_OVER_NAME, hand_over)?;
+        return Ok((control, Some(hand_over)));
+    }
+    let control = Socket::bind(dir)?;
+    let hand_over = hands_over.then(|| Socket::bind_records(dir)).transpose()?;
+    Ok((control, hand_over))
+}
+
 /// The process's own handles of all its sockets and locks, from the start to the end, or to the moment
 /// in which they are another process's.
 #[derive(Debug)]
@@ -151,25 +231,4 @@ impl Holding {
     pub fn release(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
-}
-
-/// The two sockets in the data folder, whose lock the caller holds.
-///
-/// # Errors
-///
-/// What the kernel says, with the path.
-pub fn in_folder(
-    config: &Config,
-    taken: Option<(UnixListener, UnixListener)>,
-    hands_over: bool,
-) -> io::Result<(Socket, Option<Socket>)> {
-    let dir = &config.data_dir;
-    if let Some((control, hand_over)) = taken {
-        let control = Socket::adopt(dir, socket::NAME, control)?;
-        let hand_over = Socket::adopt(dir, socket::HAND_OVER_NAME, hand_over)?;
-        return Ok((control, Some(hand_over)));
-    }
-    let control = Socket::bind(dir)?;
-    let hand_over = hands_over.then(|| Socket::bind_records(dir)).transpose()?;
-    Ok((control, hand_over))
 }

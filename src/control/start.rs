@@ -8,7 +8,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::access;
@@ -17,6 +16,7 @@ use super::admin::{self, Sources};
 use super::backup;
 use super::caps::GateControl;
 use super::command;
+use super::door::Door;
 use super::driver;
 use super::hand_over::give::Giver;
 use super::hand_over::take::{self, Before, TakeError};
@@ -26,23 +26,23 @@ use super::open::{self, Opened};
 use super::pages::pages;
 use super::refresh::{Refresh, Shown};
 use super::remembered::Remembered;
+use super::shards;
 use super::signals::{Signals, StopRequest};
-use super::sockets::{self, Held, Holding, Sockets};
+use super::sockets::{self, Doors, Held, Holding, Sockets};
 use super::status::RelayStatus;
-use super::stop::{Door, Fronts, Stop};
+use super::stop::{Fronts, Stop};
 use super::transfer;
 use super::watchdog;
 use crate::config::{Config, FlagsChoice};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
-use crate::limits::{SHARD_START_WAIT, SIGNAL_LOOK};
+use crate::limits::SIGNAL_LOOK;
 use crate::metrics::database::DatabaseMetrics;
 use crate::metrics::{self, Metrics};
+use crate::shard::Common;
 use crate::shard::hooks::{self, Hook};
-use crate::shard::listener;
 use crate::shard::runtime::Driver;
-use crate::shard::{self, Common, Mail};
 use crate::store::embedded::OpenError;
 use crate::store::{Store, postgres};
 
@@ -231,7 +231,7 @@ impl Parts {
         // Once before the first connection: a cap holds from the start.
         refresh.refresh();
         let shown = refresh.shown();
-        start_shards(&common, driver).map_err(system("cannot start a shard"))?;
+        shards::start(&common, driver).map_err(system("cannot start a shard"))?;
         metrics::set_driver(driver.label());
         Ok(Parts {
             common,
@@ -270,7 +270,8 @@ impl Relay {
             control,
             hand_over,
             held,
-        } = Doors::open(common, sockets, opened).map_err(system("cannot open the sockets"))?;
+        } = Doors::open(&common.config, sockets, opened.folder)
+            .map_err(system("cannot open the sockets"))?;
         let lifecycle = common.lifecycle.clone();
         let holding = Holding::new(held);
         let giver = Giver::new(lifecycle.clone(), holding.clone(), signals.requests());
@@ -310,7 +311,7 @@ impl Relay {
         let admin = admin
             .serve(sources, commands)
             .map_err(system("cannot serve health and metrics"))?;
-        accept(common, listeners).map_err(system("cannot accept connections"))?;
+        shards::accept(common, listeners).map_err(system("cannot accept connections"))?;
         if let Some(before) = before {
             relieve(before).await;
             holding.look(Held::sign);
@@ -362,53 +363,6 @@ async fn until_the_end(stop: Stop, signals: Signals, refresh: Refresh) -> i32 {
     stop.run(signals, close_flags).await
 }
 
-/// Sockets on their way to those who serve them, and what is held of them.
-struct Doors {
-    listeners: Vec<std::net::TcpListener>,
-    admin: admin::Admin,
-    control: super::socket::Socket,
-    hand_over: Option<super::socket::Socket>,
-    held: Held,
-}
-
-impl Doors {
-    fn open(common: &Common, sockets: Sockets, opened: Opened) -> io::Result<Doors> {
-        let (config, mut public) = (&common.config, sockets.public);
-        if !public.kept {
-            // A relay with fewer shards had them.
-            let missing = config.shards.saturating_sub(public.listeners.len());
-            public
-                .listeners
-                .extend(listener::bind_more(public.address, missing)?);
-        }
-        let (folder, unix) = match sockets.taken {
-            Some(taken) => (Some(taken.folder), Some((taken.control, taken.hand_over))),
-            None => (opened.folder, None),
-        };
-        // A folder that the store holds itself is one process's alone.
-        let (control, hand_over) = sockets::in_folder(config, unix, folder.is_some())?;
-        let handles = public.listeners.iter().map(|one| one.try_clone());
-        let held = Held {
-            public: handles.collect::<io::Result<_>>()?,
-            kept: public.kept,
-            address_lock: public.lock,
-            admin: sockets.admin.handles()?,
-            folder,
-            unix: (
-                control.handle()?,
-                hand_over.as_ref().map(|one| one.handle()).transpose()?,
-            ),
-        };
-        Ok(Doors {
-            listeners: public.listeners,
-            admin: sockets.admin,
-            control,
-            hand_over,
-            held,
-        })
-    }
-}
-
 /// Lets the relay before leave, now that this one serves.
 async fn relieve(before: Before) {
     let process = before.process();
@@ -421,43 +375,6 @@ async fn relieve(before: Before) {
         ),
         Err(error) => tracing::error!(%error, "the relay before was not told to leave"),
     }
-}
-
-/// Starts all shards and waits until each takes its mail.
-fn start_shards(common: &Arc<Common>, driver: Driver) -> io::Result<()> {
-    let (sender, ready) = mpsc::channel();
-    let cpus = &common.config.cpus;
-    let count = common.config.shards;
-    for id in 0..count {
-        let sender = sender.clone();
-        let cpu = cpus.get(id % cpus.len().max(1)).copied();
-        shard::start(common.clone(), id, cpu, driver, move |result| {
-            // Nobody waits any longer when an earlier shard has failed.
-            let _ = sender.send(result);
-        })?;
-    }
-    all(&ready, count)
-}
-
-/// Gives the shards their listening sockets and waits until each accepts connections.
-fn accept(common: &Common, listeners: Vec<std::net::TcpListener>) -> io::Result<()> {
-    let (done, accepting) = mpsc::channel();
-    let count = common.config.shards;
-    for (id, listeners) in listener::deal(listeners, count).into_iter().enumerate() {
-        let done = done.clone();
-        let told = common.tell(id, Mail::Accept { listeners, done });
-        told.map_err(|_| io::Error::other("its mailbox is full"))?;
-    }
-    all(&accepting, count)
-}
-
-/// Waits for as many answers.
-fn all(answers: &mpsc::Receiver<io::Result<()>>, count: usize) -> io::Result<()> {
-    for _ in 0..count {
-        let answer = answers.recv_timeout(SHARD_START_WAIT);
-        answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    }
-    Ok(())
 }
 
 /// One line that a person can act on.

@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::admin::Status;
 use super::caps::GateControl;
+use super::door::Door;
 use super::hand_over::give::Giver;
 use super::open;
 use super::refresh::Shown;
-use super::stop::Door;
 use crate::limits::HEARTBEAT_STALE;
 use crate::metrics;
 use crate::metrics::database::DatabaseMetrics;

@@ -6,22 +6,18 @@
 //! Listening sockets that others hold as well, the service manager or a process that takes over, are
 //! left to them: whoever connects is theirs to serve. There is no grace then, because nobody has to
 //! notice anything, and the upgrades under way are answered first.
-//!
-//! The hard stop is a thread of its own. It must fire also when this runtime is stuck.
 
 use std::future::Future;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use tokio::sync::watch;
-
 use super::admin;
+use super::door::Door;
 use super::hand_over::give::{self, Giver};
+use super::hard_stop::HardStop;
 use super::logs::Logs;
 use super::notify::Manager;
-use super::signals::{Requests, Signals, StopRequest};
+use super::signals::{Signals, StopRequest};
 use super::socket::{self, SocketFile};
 use super::sockets::Holding;
 use crate::drain::ledger::{Ledger, Totals};
@@ -34,87 +30,6 @@ use crate::limits::{
 };
 use crate::metrics::{DrainClose, Label, series};
 use crate::shard::{Common, Mail, listener};
-
-/// The drain as commands and status see it. Cheap to clone.
-#[derive(Clone)]
-pub struct Door {
-    requests: Requests,
-    common: Arc<Common>,
-    known: Arc<Mutex<Known>>,
-    code: watch::Sender<Option<i32>>,
-}
-
-#[derive(Default)]
-struct Known {
-    by: Option<StopRequest>,
-    began: Option<Instant>,
-    seed: u64,
-}
-
-impl Door {
-    /// The door to the process whose requests go to `signals`.
-    pub fn new(common: Arc<Common>, signals: &Signals) -> Door {
-        Door {
-            requests: signals.requests(),
-            common,
-            known: Arc::default(),
-            code: watch::Sender::new(None),
-        }
-    }
-
-    /// Asks for the drain. It joins one that runs.
-    pub fn ask(&self) {
-        // A full stream holds requests enough.
-        self.requests.send(StopRequest::Admin);
-    }
-
-    /// Waits for the end of the drain: the exit code.
-    pub async fn ended(&self) -> i32 {
-        let mut code = self.code.subscribe();
-        match code.wait_for(Option::is_some).await {
-            Ok(code) => code.unwrap_or(EXIT_FAILED),
-            // The sender lives in `self`.
-            Err(_) => EXIT_FAILED,
-        }
-    }
-
-    /// What status shows.
-    pub fn describe(&self) -> Value {
-        let totals = self.common.drain.totals();
-        let known = self.known();
-        // The seed is drawn when the closes begin.
-        let is_closing = known.seed != 0;
-        json!({
-            "state": match (self.common.lifecycle.stage(), is_closing) {
-                (Stage::Starting | Stage::Ready, _) => "none",
-                (Stage::Leaving, _) => "leaving",
-                (Stage::Draining, false) => "grace",
-                (Stage::Draining, true) => "closing",
-                (Stage::Closing, _) => "ending",
-                (Stage::Stopped, _) => "ended",
-            },
-            "requested_by": known.by.map(StopRequest::as_str),
-            "running_ms": known.began.map(|began| began.elapsed().as_millis() as u64),
-            "window_ms": self.common.config.drain.jitter.as_millis() as u64,
-            "seed": format!("{:016x}", known.seed),
-            "connections": totals.all,
-            "sockets_remaining": self.sockets(),
-            "acknowledged": totals.acknowledged,
-            "cancelled": totals.cancelled,
-            "gone": totals.gone,
-            "exit_code": *self.code.borrow(),
-        })
-    }
-
-    fn sockets(&self) -> usize {
-        let shards = 0..self.common.config.shards;
-        shards.map(|shard| self.common.sockets(shard)).sum()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Everything that is needed to end the relay.
 pub struct Stop {
@@ -459,32 +374,9 @@ fn seed() -> u64 {
     getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)) | 1
 }
 
-/// Ends the process after a while, unless it is dropped before.
-struct HardStop {
-    _disarm: SyncSender<()>,
-}
-
-impl HardStop {
-    fn arm(after: Duration, fire: impl FnOnce() + Send + 'static) -> HardStop {
-        let (disarm, wait) = sync_channel::<()>(0);
-        let thread = std::thread::Builder::new().name("hard-stop".to_owned());
-        let started = thread.spawn(move || {
-            // Dropping the sender ends the wait with another error.
-            if wait.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
-                fire();
-            }
-        });
-        if let Err(error) = started {
-            tracing::error!(%error, "there is no hard stop: no thread for it");
-        }
-        HardStop { _disarm: disarm }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_signal_repeats_another_only_after_a_while_and_a_command_never_does() {
@@ -505,25 +397,6 @@ mod tests {
         assert!(!by_command.is_repeated(Terminate, at(6_000)));
         assert!(!by_command.is_repeated(Terminate, at(6_500)));
         assert!(by_command.is_repeated(Interrupt, at(7_000)));
-    }
-
-    #[test]
-    fn the_hard_stop_fires_once_it_is_time_and_not_when_disarmed() {
-        let fired = Arc::new(AtomicBool::new(false));
-        let fire = |fired: &Arc<AtomicBool>| {
-            let fired = fired.clone();
-            move || fired.store(true, Ordering::SeqCst)
-        };
-        drop(HardStop::arm(Duration::from_millis(30), fire(&fired)));
-        std::thread::sleep(Duration::from_millis(120));
-        assert!(!fired.load(Ordering::SeqCst), "disarmed");
-        let armed = HardStop::arm(Duration::from_millis(10), fire(&fired));
-        let end = Instant::now() + Duration::from_secs(10);
-        while !fired.load(Ordering::SeqCst) {
-            assert!(Instant::now() < end, "never fired");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        drop(armed);
     }
 
     #[test]

@@ -162,6 +162,7 @@ fn lock(address: SocketAddr) -> io::Result<UnixListener> {
 
 /// Accepts connections for as long as the shard wants them.
 pub async fn accept(shard: Rc<Shard>, listener: Rc<Listener>) {
+    shard.be_woken_to_leave().await;
     while shard.accepting.get() {
         match shard.unless_left(listener.readable()).await {
             // The listener was stopped or left under this wait.

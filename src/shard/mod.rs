@@ -23,6 +23,7 @@
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
+//! | [`intake`] | accepted sockets, until they are connections |
 //! | [`addresses`] | connections by address |
 //!
 //! Everything in [`Shard`] belongs to its thread. What threads share is in [`Common`]: settings,
@@ -40,6 +41,7 @@ pub mod history;
 pub mod hooks;
 pub mod http;
 pub mod ingest;
+pub mod intake;
 pub mod listener;
 pub mod login;
 pub mod mailbox;
@@ -52,16 +54,12 @@ pub mod session;
 pub mod subs;
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -70,10 +68,7 @@ use slab::Slab;
 
 use crate::config::Config;
 use crate::lifecycle::Stage;
-use crate::limits::{
-    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE,
-    VERIFIER_KEYS_MAX,
-};
+use crate::limits::{RECEIVE_BYTES, SWEEP_INTERVAL, VERIFIER_KEYS_MAX};
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
@@ -83,11 +78,10 @@ use crate::store::{Job, Reader, unix_seconds};
 use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;
-use common::Padded;
 use conn::{Conn, Signal};
 use outbox::Batch;
 use readers::Faults;
-use runtime::{Driver, Listener, Socket, Turns};
+use runtime::{Driver, Listener, Turns};
 
 pub use common::{Common, Mail};
 
@@ -124,7 +118,8 @@ pub struct Shard {
     listeners: RefCell<Vec<Rc<Listener>>>,
     /// Whether its listening sockets are others' now.
     has_left: Cell<bool>,
-    leaving: Signal,
+    /// Those who wait for them.
+    leaving: RefCell<Vec<Waker>>,
     /// Whether its connections were counted for the drain.
     is_counted: Cell<bool>,
     driver: Driver,
@@ -214,7 +209,7 @@ impl Shard {
             accepting: Cell::new(true),
             listeners: RefCell::default(),
             has_left: Cell::new(false),
-            leaving: Signal::default(),
+            leaving: RefCell::default(),
             is_counted: Cell::new(false),
             driver,
             conns: RefCell::default(),
@@ -319,113 +314,8 @@ impl Shard {
     }
 }
 
-/// Listening sockets.
-impl Shard {
-    fn accept_from(self: &Rc<Self>, listeners: Vec<TcpListener>) -> io::Result<()> {
-        for listener in listeners {
-            let listener = Rc::new(Listener::adopt(listener)?);
-            self.listeners.borrow_mut().push(listener.clone());
-            runtime::spawn(listener::accept(self.clone(), listener));
-        }
-        Ok(())
-    }
-
-    /// Accepts no more, and closes its handles of the listening sockets, which are others' now: whoever
-    /// waits there is accepted by them.
-    fn leave_listeners(&self) {
-        if self.has_left.replace(true) {
-            return;
-        }
-        self.accepting.set(false);
-        self.listeners.take();
-        self.leaving.wake();
-        // What was handed to other shards before is counted there: see `accepted`.
-        self.common.left.fetch_add(1, Ordering::Release);
-    }
-
-    /// Waits for a listening socket, for as long as it is this shard's. `None`: it no longer is. The
-    /// wait is then taken back from the kernel, which would else hold the socket until its end.
-    pub async fn unless_left<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        let (mut wait, mut left) = (pin!(wait), pin!(self.leaving.wait()));
-        poll_fn(|context| {
-            if self.has_left.get() || left.as_mut().poll(context).is_ready() {
-                return Poll::Ready(None);
-            }
-            wait.as_mut().poll(context).map(Some)
-        })
-        .await
-    }
-}
-
 /// Connections.
 impl Shard {
-    /// Takes an accepted socket, or hands it to a shard that has far fewer. It counts from here on,
-    /// also while it is on its way.
-    pub fn accepted(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        let load = |padded: &Padded| padded.0.load(Ordering::Relaxed);
-        let loads = self.common.load.iter().map(load).enumerate();
-        let (least, fewest) = loads.min_by_key(|(_, load)| *load).unwrap_or((self.id, 0));
-        if load(&self.common.load[self.id]) <= fewest + IMBALANCE_MAX {
-            return self.keep(socket, peer);
-        }
-        self.common.load[least].0.fetch_add(1, Ordering::Relaxed);
-        if let Err((mail, _)) = self.common.mail[least].try_push(Mail::Adopt(socket, peer)) {
-            self.common.load[least].0.fetch_sub(1, Ordering::Relaxed);
-            self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-            self.open_mail(mail);
-        }
-    }
-
-    /// Takes an accepted socket.
-    pub fn keep(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-        self.admit(socket, peer);
-    }
-
-    /// Serves an accepted socket, which counts as this shard's, or drops it.
-    fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        if self.try_admit(socket, peer).is_none() {
-            self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn try_admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) -> Option<()> {
-        let refuse = |refusal| self.metrics.upgrades_refused.of(refusal).increment(1);
-        // Only one handed over by another shard can find it so.
-        if self.has_enough_unupgraded() {
-            refuse(UpgradeRefusal::Capacity);
-            return None;
-        }
-        let now = Instant::now();
-        let table = self.common.addresses.as_ref();
-        let place = table.map_or(Ok(None), |table| table.enter_socket(peer, now));
-        let place = place.map_err(|full| refuse(full.refusal())).ok()?;
-        let no_socket = |error: io::Error| {
-            tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
-        };
-        let socket = Socket::adopt(socket, self.driver).map_err(no_socket).ok()?;
-        let no_challenge = |error: getrandom::Error| {
-            tracing::error!(shard = self.id, %error, "no random bytes, so no connection");
-        };
-        let challenge = login::challenge().map_err(no_challenge).ok()?;
-        let conn = Conn::new(socket, peer, self.next_serial(), challenge, now);
-        conn.set_place(place);
-        let key = self.conns.borrow_mut().insert(conn.clone());
-        conn.set_key(key as u32);
-        self.unupgraded.set(self.unupgraded.get() + 1);
-        let reader = session::serve(self.clone(), conn.clone());
-        runtime::spawn(self.guarded_reader(conn, reader));
-        Some(())
-    }
-
-    /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
-    /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
-    /// take those that the store and the health server need.
-    pub fn has_enough_unupgraded(&self) -> bool {
-        let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
-        self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
-    }
-
     /// Counts a WebSocket, or says why there can be none now.
     ///
     /// # Errors

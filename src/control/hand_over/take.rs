@@ -21,12 +21,15 @@ pub enum TakeError {
     /// It says so.
     #[error("the running relay does not hand over: {0}")]
     Refused(String),
-    /// Something else is said than version 1 of the protocol has.
+    /// Something else is said than [`PROTOCOL`] has.
     #[error("the running relay does not hand over in a way that this version understands")]
     Unknown,
+    /// It says nothing.
+    #[error("the running relay does not answer on hand-over.sock")]
+    Silent,
     /// The socket.
     #[error("hand-over.sock: {0}")]
-    Socket(#[from] io::Error),
+    Socket(#[source] io::Error),
     /// The settings want another address.
     #[error(
         "{variable}: {wanted} is asked for, and the running relay listens on {real}; a hand-over moves \
@@ -40,6 +43,16 @@ pub enum TakeError {
         /// The running relay's.
         real: SocketAddr,
     },
+}
+
+impl From<io::Error> for TakeError {
+    fn from(error: io::Error) -> TakeError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => TakeError::Silent,
+            io::ErrorKind::InvalidData => TakeError::Unknown,
+            _ => TakeError::Socket(error),
+        }
+    }
 }
 
 /// The relay that goes on until it is told that this process serves.
@@ -67,47 +80,49 @@ pub fn take(config: &Config) -> Result<Option<(Sockets, Before)>, TakeError> {
     };
     stream.set_read_timeout(Some(HAND_OVER_WORD_WAIT))?;
     stream.set_write_timeout(Some(HAND_OVER_WORD_WAIT))?;
+    let Some((given, kept, process)) = ask(&stream)? else {
+        return Ok(None);
+    };
+    let sockets = given.sockets(kept)?;
+    check(config, &sockets)?;
+    Ok(Some((sockets, Before { stream, process })))
+}
+
+/// Asks for the sockets, and receives them: with them, whether the service manager keeps them, and whose
+/// they are. `None`: the other side has ended.
+fn ask(stream: &UnixStream) -> Result<Option<(Given, bool, u32)>, TakeError> {
     let hello = Word::Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         process: std::process::id(),
     };
-    match has_ended(wire::send(&stream, &hello, &[]))? {
-        Some(()) => {}
-        None => return Ok(None),
+    if has_ended(wire::send(stream, &hello, &[]))?.is_none() {
+        return Ok(None);
     }
     let mut given = Given::default();
     loop {
-        let Some(received) = has_ended(wire::receive(&stream))? else {
-            return Ok(None);
-        };
-        match received {
+        let (word, descriptors) = match has_ended(wire::receive(stream))?.flatten() {
             None => return Ok(None),
-            Some((Word::Refused { why }, _)) => return Err(TakeError::Refused(why)),
-            Some((
-                Word::Gives {
-                    parts,
-                    more,
-                    kept,
-                    process,
-                },
-                descriptors,
-            )) => {
-                if parts.len() != descriptors.len() {
-                    return Err(TakeError::Unknown);
-                }
-                parts
-                    .into_iter()
-                    .zip(descriptors)
-                    .for_each(|(part, one)| given.add(part, one));
-                if more && given.public.len() <= MOST {
-                    continue;
-                }
-                let sockets = given.sockets(kept)?;
-                check(config, &sockets)?;
-                return Ok(Some((sockets, Before { stream, process })));
-            }
-            Some(_) => return Err(TakeError::Unknown),
+            Some(received) => received,
+        };
+        let (parts, more, kept, process) = match word {
+            Word::Gives {
+                parts,
+                more,
+                kept,
+                process,
+            } if parts.len() == descriptors.len() => (parts, more, kept, process),
+            Word::Refused { why } => return Err(TakeError::Refused(why)),
+            _ => return Err(TakeError::Unknown),
+        };
+        for (part, descriptor) in parts.into_iter().zip(descriptors) {
+            given.add(part, descriptor);
+        }
+        if !more {
+            return Ok(Some((given, kept, process)));
+        }
+        if given.public.len() > PUBLIC_MAX {
+            return Err(TakeError::Unknown);
         }
     }
 }
@@ -135,7 +150,7 @@ impl Before {
 }
 
 /// Public sockets that are taken, at most: more shards than that no relay ever had.
-const MOST: usize = 2 * SHARDS_MAX;
+const PUBLIC_MAX: usize = 2 * SHARDS_MAX;
 
 /// The end of the other side is no error here: `None`.
 fn has_ended<T>(done: io::Result<T>) -> io::Result<Option<T>> {
@@ -173,7 +188,6 @@ impl Given {
     }
 
     fn sockets(self, kept: bool) -> Result<Sockets, TakeError> {
-        let unknown = TakeError::Unknown;
         let first = self.public.first().ok_or(TakeError::Unknown)?;
         let address = first.local_addr()?;
         let (Some(health), Some(metrics), Some(folder), Some(control), Some(hand_over)) = (
@@ -183,7 +197,7 @@ impl Given {
             self.control,
             self.hand_over,
         ) else {
-            return Err(unknown);
+            return Err(TakeError::Unknown);
         };
         Ok(Sockets {
             public: Bound {
@@ -218,8 +232,7 @@ fn check(config: &Config, sockets: &Sockets) -> Result<(), TakeError> {
     for (variable, wanted, real) in pairs {
         let is_same = wanted.ip() == real.ip() && [0, real.port()].contains(&wanted.port());
         // What the service manager has opened follows its unit, not the settings.
-        let is_kept = sockets.public.kept;
-        if !is_same && !is_kept {
+        if !is_same && !sockets.public.kept {
             return Err(TakeError::Address {
                 variable,
                 wanted,

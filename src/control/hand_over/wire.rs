@@ -129,7 +129,9 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<(Word, Vec<OwnedFd>)>> {
         let cut = "a word was cut short: too long, or no descriptors left (LimitNOFILE)";
         return Err(io::Error::new(io::ErrorKind::InvalidData, cut));
     }
-    let word = serde_json::from_slice(&text[..received.bytes])?;
+    let word = serde_json::from_slice(&text[..received.bytes]);
+    // Also a text that ends too early is no end of the conversation.
+    let word = word.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok(Some((word, descriptors)))
 }
 
