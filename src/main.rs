@@ -4,9 +4,11 @@
 use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
-use buzz_uring::config::{Config, Machine};
+use buzz_uring::config::{Config, Given, Machine};
 use buzz_uring::control::activation::{InheritError, Inherited};
-use buzz_uring::control::{access, backup, command, health, logs, migrate, start, transfer};
+use buzz_uring::control::{
+    access, backup, command, health, logs, migrate, reload, start, transfer,
+};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -17,10 +19,13 @@ fn main() {
     // SAFETY: the first thing that the process does.
     let inherited = unsafe { Inherited::take() };
     exit(match cli::parse(std::env::args_os(), std::env::vars_os()) {
-        Ok((command, raw)) => match Config::resolve(&raw, &Machine::probe()) {
-            Ok(config) => run(command, config, inherited),
-            Err(error) => fail(EXIT_CONFIG, &error),
-        },
+        Ok((command, raw)) => {
+            let given = Given::new(raw, Machine::probe());
+            match given.load() {
+                Ok(config) => run(command, config, given, inherited),
+                Err(error) => fail(EXIT_CONFIG, &error),
+            }
+        }
         Err(CliError::Asked(text)) => {
             print!("{text}");
             EXIT_CLEAN
@@ -29,7 +34,10 @@ fn main() {
     })
 }
 
-fn run(command: Command, config: Config, inherited: Result<Inherited, InheritError>) -> i32 {
+/// What the service manager has opened for this process.
+type Opened = Result<Inherited, InheritError>;
+
+fn run(command: Command, config: Config, given: Given, inherited: Opened) -> i32 {
     match command {
         Command::CheckConfig => {
             print!("{}", config.render());
@@ -37,6 +45,12 @@ fn run(command: Command, config: Config, inherited: Result<Inherited, InheritErr
         }
         Command::Drain { wait } => command::drain_relay(&config.data_dir, wait)
             .unwrap_or_else(|error| fail(EXIT_FAILED, &error)),
+        Command::Reload => reload::command::reload(&config.data_dir)
+            .unwrap_or_else(|(code, error)| fail(code, &error)),
+        Command::LogLevel { level } => {
+            reload::command::log_level(&config.data_dir, level.as_deref())
+                .unwrap_or_else(|(code, error)| fail(code, &error))
+        }
         Command::Access(asked) => access::command::run(&config, &asked)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Health { ready } => match health::ask(config.health, ready) {
@@ -59,11 +73,11 @@ fn run(command: Command, config: Config, inherited: Result<Inherited, InheritErr
         Command::Migrate { check } => {
             migrate::run(&config, check).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
         }
-        Command::Run => serve(config, inherited),
+        Command::Run => serve(config, given, inherited),
     }
 }
 
-fn serve(config: Config, inherited: Result<Inherited, InheritError>) -> i32 {
+fn serve(config: Config, given: Given, inherited: Opened) -> i32 {
     let logs = match logs::install(config.log_level, logs::Form::of_stderr()) {
         Ok(logs) => logs,
         Err(error) => return fail(EXIT_FAILED, &error),
@@ -73,7 +87,8 @@ fn serve(config: Config, inherited: Result<Inherited, InheritError>) -> i32 {
         Err(error) => return fail(EXIT_FAILED, &error),
     };
     let started = inherited.map_err(start::StartError::from);
-    let started = started.and_then(|sockets| start::run(config, metrics, logs.clone(), sockets));
+    let started =
+        started.and_then(|sockets| start::run(config, given, metrics, logs.clone(), sockets));
     let code = started.unwrap_or_else(|error| {
         tracing::error!("the relay cannot start: {error}");
         EXIT_FAILED

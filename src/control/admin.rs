@@ -22,9 +22,10 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 
 use super::bounded::Bounded;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::version::{COMMIT, VERSION};
 
 /// What the servers show of the rest of the process. Called on the control thread: each call must
 /// be quick and must not block.
@@ -214,18 +215,24 @@ async fn readiness(State(sources): State<Sources>) -> Response {
 }
 
 async fn status(State(sources): State<Sources>) -> Json<Map<String, Value>> {
-    let mut status = Map::new();
-    status.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    let mut status = basics(sources.lifecycle.stage());
     status.insert(
         "uptime_seconds".to_owned(),
         sources.started.elapsed().as_secs().into(),
     );
-    status.insert(
-        "lifecycle".to_owned(),
-        sources.lifecycle.stage().as_str().into(),
-    );
     sources.status.describe(&mut status);
     Json(status)
+}
+
+/// What `/_status` says at any time: what runs, and where in its life it is.
+pub fn basics(stage: Stage) -> Map<String, Value> {
+    let pairs = [
+        ("version", VERSION),
+        ("commit", COMMIT),
+        ("lifecycle", stage.as_str()),
+    ];
+    let members = pairs.map(|(name, text)| (name.to_owned(), text.into()));
+    members.into_iter().collect()
 }
 
 async fn scrape(State(sources): State<Sources>) -> Response {

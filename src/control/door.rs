@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::signals::{Requests, Signals, StopRequest};
+use crate::config::DrainBudget;
 use crate::error::EXIT_FAILED;
 use crate::lifecycle::Stage;
 use crate::shard::Common;
@@ -24,6 +25,8 @@ pub struct Door {
 pub(super) struct Known {
     pub(super) by: Option<StopRequest>,
     pub(super) began: Option<Instant>,
+    /// The times as they were when it began: whatever is read again changes the next one only.
+    pub(super) budget: Option<DrainBudget>,
     pub(super) seed: u64,
 }
 
@@ -60,6 +63,9 @@ impl Door {
         let known = self.known();
         // The seed is drawn when the closes begin.
         let is_closing = known.seed != 0;
+        let budget = known
+            .budget
+            .unwrap_or_else(|| self.common.settings().config.drain);
         json!({
             "state": match (self.common.lifecycle.stage(), is_closing) {
                 (Stage::Starting | Stage::Ready, _) => "none",
@@ -71,7 +77,7 @@ impl Door {
             },
             "requested_by": known.by.map(StopRequest::as_str),
             "running_ms": known.began.map(|began| began.elapsed().as_millis() as u64),
-            "window_ms": self.common.config.drain.jitter.as_millis() as u64,
+            "window_ms": budget.jitter.as_millis() as u64,
             "seed": format!("{:016x}", known.seed),
             "connections": totals.all,
             "sockets_remaining": self.sockets(),
@@ -84,7 +90,7 @@ impl Door {
 
     /// Sockets of all shards, upgraded or not.
     pub fn sockets(&self) -> usize {
-        let shards = 0..self.common.config.shards;
+        let shards = 0..self.common.shards();
         shards.map(|shard| self.common.sockets(shard)).sum()
     }
 

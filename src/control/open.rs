@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use super::admin;
 use super::bounded::Bounded;
 use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
@@ -20,6 +21,7 @@ use super::start::StartError;
 use crate::config::{Config, StoreKind};
 use crate::lifecycle::Stage;
 use crate::limits::{ADMIN_CONNECTION_MS_MAX, ADMIN_CONNECTIONS_MAX};
+use crate::metrics::Commits;
 use crate::shard::http;
 use crate::store::embedded::{self, Embedded, FolderLock};
 use crate::store::postgres::{Postgres, PostgresOptions};
@@ -77,9 +79,14 @@ pub async fn store(
     }
 }
 
-/// What `/_status` says of the store.
-pub fn describe(store: &Store) -> Value {
-    let mut described = json!({"kind": store.name(), "pending_writes": store.pending()});
+/// What `/_status` says of the store, and of its commits ever.
+pub fn describe(store: &Store, commits: &Commits) -> Value {
+    let mut described = json!({
+        "kind": store.name(),
+        "pending_writes": store.pending(),
+        "commits": commits.count(),
+        "commit_seconds": commits.time().as_secs_f64(),
+    });
     match store {
         Store::Embedded(store) => {
             let usage = store.usage().ok();
@@ -130,6 +137,7 @@ impl Drop for Meanwhile {
 
 /// The relay lives, and wants no traffic.
 fn health() -> Router {
+    let status = || async { Json(admin::basics(Stage::Starting)) };
     let ready = || async {
         let (_, body) = Stage::Starting.readiness();
         let form = [(header::CONTENT_TYPE, "application/json")];
@@ -139,6 +147,7 @@ fn health() -> Router {
         .route("/health", get(|| async { "ok" }))
         .route("/_liveness", get(|| async { "ok" }))
         .route("/_readiness", get(ready))
+        .route("/_status", get(status))
 }
 
 async fn starting() -> impl IntoResponse {

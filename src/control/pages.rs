@@ -24,7 +24,7 @@ fn info(config: &Config) -> Info {
         contact: config.info.contact.clone(),
         supported_nips: SUPPORTED_NIPS.to_vec(),
         software: None,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: crate::version::VERSION.to_owned(),
         limitation: Limitation::of(&Bounds {
             frame_bytes: config.frame_bytes_max,
             subscriptions: config.subscriptions_max,

@@ -15,8 +15,9 @@ use crate::shard::{self, Common, Mail, listener};
 /// Why one of them does not run.
 pub fn start(common: &Arc<Common>, driver: Driver) -> io::Result<()> {
     let (sender, ready) = mpsc::channel();
-    let cpus = &common.config.cpus;
-    let count = common.config.shards;
+    let settings = common.settings();
+    let cpus = &settings.config.cpus;
+    let count = common.shards();
     for id in 0..count {
         let sender = sender.clone();
         let cpu = cpus.get(id % cpus.len().max(1)).copied();
@@ -35,7 +36,7 @@ pub fn start(common: &Arc<Common>, driver: Driver) -> io::Result<()> {
 /// Why one of them does not accept.
 pub fn accept(common: &Common, listeners: Vec<TcpListener>) -> io::Result<()> {
     let (done, accepting) = mpsc::channel();
-    let count = common.config.shards;
+    let count = common.shards();
     for (id, listeners) in listener::deal(listeners, count).into_iter().enumerate() {
         let done = done.clone();
         let told = common.tell(id, Mail::Accept { listeners, done });

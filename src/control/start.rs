@@ -25,6 +25,7 @@ use super::notify::Manager;
 use super::open::{self, Opened};
 use super::pages::pages;
 use super::refresh::{Refresh, Shown};
+use super::reload::{self, Reloader};
 use super::remembered::Remembered;
 use super::shards;
 use super::signals::{Signals, StopRequest};
@@ -33,7 +34,7 @@ use super::status::RelayStatus;
 use super::stop::{Fronts, Stop};
 use super::transfer;
 use super::watchdog;
-use crate::config::{Config, FlagsChoice};
+use crate::config::{Config, FlagsChoice, Given};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
@@ -43,8 +44,10 @@ use crate::metrics::{self, Metrics};
 use crate::shard::Common;
 use crate::shard::hooks::{self, Hook};
 use crate::shard::runtime::Driver;
+use crate::shard::settings::Settings;
 use crate::store::embedded::OpenError;
 use crate::store::{Store, postgres};
+use crate::version::VERSION;
 
 /// Why the relay did not start. Each says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -98,12 +101,13 @@ impl<E: Into<StartError>> From<E> for Unstarted {
 /// What kept it from starting; nothing of it is left running.
 pub fn run(
     config: Config,
+    given: Given,
     metrics: Metrics,
     logs: Logs,
     inherited: Inherited,
 ) -> Result<i32, StartError> {
     let runtime = super::runtime().map_err(system("cannot start the control thread"))?;
-    let ran = runtime.block_on(start(config, metrics, logs, inherited));
+    let ran = runtime.block_on(start(config, given, metrics, logs, inherited));
     // A task that hangs, such as the store's close, must not hold up the exit.
     runtime.shutdown_background();
     match ran {
@@ -120,13 +124,14 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
 /// The start in order, and the rest of the relay's life.
 async fn start(
     config: Config,
+    given: Given,
     metrics: Metrics,
     logs: Logs,
     inherited: Inherited,
 ) -> Result<i32, Unstarted> {
     let started = Instant::now();
     let mut signals = Signals::install().map_err(system("cannot catch signals"))?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "the relay starts");
+    tracing::info!(version = VERSION, "the relay starts");
     let manager = Manager::from_environment();
     let hook = hooks::delay(Hook::Start).unwrap_or_default();
     unless_stopped(&mut signals, SIGNAL_LOOK + hook).await?;
@@ -147,6 +152,7 @@ async fn start(
     }
     let relay = Relay {
         parts,
+        given,
         metrics,
         logs,
         manager,
@@ -219,14 +225,16 @@ impl Parts {
     ) -> Result<Parts, StartError> {
         let pages = pages(&config);
         let lifecycle = Lifecycle::new();
-        let common = Common::new(Arc::new(config), lifecycle, pages, store.clone());
+        let settings = Settings { config, pages };
+        let common = Common::new(settings, lifecycle, store.clone());
+        let settings = common.settings();
+        let config = &settings.config;
         if let Store::Embedded(store) = &store {
-            store.retain(common.config.retention.clone());
+            store.retain(config.retention.clone());
         }
         store.start_writer(common.sink());
         let caps = Arc::new(GateControl::new(common.gates));
-        let remembered =
-            remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
+        let remembered = remembers(config).then(|| Remembered::open(&config.data_dir));
         let mut refresh = Refresh::new(flags, caps.clone(), remembered);
         // Once before the first connection: a cap holds from the start.
         refresh.refresh();
@@ -247,6 +255,7 @@ impl Parts {
 /// Everything but what it listens on.
 struct Relay {
     parts: Parts,
+    given: Given,
     metrics: Metrics,
     logs: Logs,
     manager: Manager,
@@ -260,9 +269,10 @@ impl Relay {
         sockets: Sockets,
         before: Option<Before>,
         opened: Opened,
-        signals: Signals,
+        mut signals: Signals,
     ) -> Result<i32, Unstarted> {
         let Parts { common, caps, .. } = &self.parts;
+        let settings = common.settings();
         let (addresses, origin) = (sockets.addresses(), sockets.origin);
         let Doors {
             listeners,
@@ -270,7 +280,7 @@ impl Relay {
             control,
             hand_over,
             held,
-        } = Doors::open(&common.config, sockets, opened.folder)
+        } = Doors::open(&settings.config, sockets, opened.folder)
             .map_err(system("cannot open the sockets"))?;
         let lifecycle = common.lifecycle.clone();
         let holding = Holding::new(held);
@@ -297,7 +307,9 @@ impl Relay {
         tokio::spawn(super::metrics_upkeep(self.metrics.clone()));
         // Before the first client: there is none that finds a relay that starts.
         lifecycle.advance(Stage::Ready);
-        let commands = command::router(door.clone());
+        let (logs, manager) = (self.logs, self.manager);
+        let reloader = Reloader::new(self.given, common.clone(), logs.clone(), manager.clone());
+        let commands = command::router(door.clone()).merge(reload::router(reloader.clone()));
         let control = control
             .serve(
                 commands
@@ -325,15 +337,19 @@ impl Relay {
             None => None,
         };
         say_started(&self.parts, addresses, origin);
-        self.manager.ready("serving");
+        manager.ready("serving");
+        // One that came during the start is answered now.
+        if let Some(hangups) = signals.hangups() {
+            tokio::spawn(reloader.follow(hangups));
+        }
         if let Some(period) = watchdog::period() {
             let alive = move || admin::Status::alive(&*status);
-            tokio::spawn(watchdog::feed(self.manager.clone(), period, alive));
+            tokio::spawn(watchdog::feed(manager.clone(), period, alive));
         }
         let stop = Stop {
             door,
-            manager: self.manager,
-            logs: self.logs,
+            manager,
+            logs,
             holding,
             giver,
             fronts: Some(Fronts {
@@ -379,13 +395,14 @@ async fn relieve(before: Before) {
 
 /// One line that a person can act on.
 fn say_started(parts: &Parts, addresses: [SocketAddr; 3], origin: &str) {
-    let config = &parts.common.config;
+    let settings = parts.common.settings();
+    let config = &settings.config;
     for note in &config.notes {
         tracing::warn!("{note}");
     }
     let [public, health, metrics] = addresses;
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
+        version = VERSION,
         driver = parts.driver.name(),
         driver_why = parts.driver_why,
         shards = config.shards,

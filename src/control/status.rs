@@ -1,4 +1,4 @@
-//! What the health server shows of the relay, put together from all rooms.
+//! What the health server shows of the relay.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,26 +11,28 @@ use super::door::Door;
 use super::hand_over::give::Giver;
 use super::open;
 use super::refresh::Shown;
+use super::reload;
 use crate::limits::HEARTBEAT_STALE;
-use crate::metrics;
 use crate::metrics::database::DatabaseMetrics;
+use crate::metrics::tally::{self, Tallies};
+use crate::metrics::{self, AuthOutcome, CloseReason, DropReason, EventOutcome, Label, QueryKind};
 use crate::shard::Common;
 use crate::shard::runtime::Driver;
 use crate::store::Store;
 
-/// What the health server shows of the relay.
+/// Where the answers come from.
 pub struct RelayStatus {
-    /// What the shards share.
+    /// The shards.
     pub common: Arc<Common>,
-    /// The gates' limits.
+    /// The gates.
     pub caps: Arc<GateControl>,
-    /// The series of a PostgreSQL store.
+    /// The series of a database, where the store is one.
     pub database: Option<DatabaseMetrics>,
     /// The flags.
     pub shown: Shown,
-    /// What the shards run on.
+    /// How the shards do I/O.
     pub driver: Driver,
-    /// Public, health, metrics.
+    /// The real addresses: WebSocket, health, metrics.
     pub addresses: [SocketAddr; 3],
     /// The drain.
     pub door: Door,
@@ -40,7 +42,7 @@ pub struct RelayStatus {
 
 impl Status for RelayStatus {
     fn alive(&self) -> Result<(), String> {
-        for shard in 0..self.common.config.shards {
+        for shard in 0..self.common.shards() {
             let age = self.common.heartbeat_age(shard);
             if age > HEARTBEAT_STALE {
                 return Err(format!(
@@ -54,16 +56,9 @@ impl Status for RelayStatus {
 
     fn describe(&self, status: &mut Map<String, Value>) {
         let [public, health, metrics] = self.addresses;
-        let shards: Vec<Value> = (0..self.common.config.shards)
-            .map(|id| {
-                json!({
-                    "id": id,
-                    "sockets": self.common.sockets(id),
-                    "heartbeat_age_ms": self.common.heartbeat_age(id).as_millis() as u64,
-                })
-            })
-            .collect();
-        self.caps.describe(&self.shown, status);
+        let common = &self.common;
+        let shards: Vec<Value> = (0..common.shards()).map(|id| shard(common, id)).collect();
+        self.caps.describe(&self.shown, &common.tallies, status);
         self.shown.describe(status);
         status.insert("driver".to_owned(), self.driver.name().into());
         status.insert(
@@ -74,19 +69,22 @@ impl Status for RelayStatus {
                 "metrics": metrics.to_string(),
             }),
         );
-        status.insert(
-            "connections".to_owned(),
-            self.common.open_connections().into(),
-        );
+        status.insert("connections".to_owned(), common.open_connections().into());
         status.insert("shards".to_owned(), shards.into());
+        status.insert("totals".to_owned(), totals(&common.tallies));
         status.insert("drain".to_owned(), self.door.describe());
         status.insert("hand_over".to_owned(), self.giver.describe());
-        let (imports, exports) = self.common.transfers.running();
+        let level = reload::word(common.settings().config.log_level);
+        status.insert("log_level".to_owned(), level.into());
+        let (imports, exports) = common.transfers.running();
         status.insert(
             "transfers".to_owned(),
             json!({ "imports": imports, "exports": exports }),
         );
-        status.insert("store".to_owned(), open::describe(&self.common.store));
+        status.insert(
+            "store".to_owned(),
+            open::describe(&common.store, &common.commits),
+        );
     }
 
     fn before_scrape(&self) {
@@ -101,4 +99,41 @@ impl Status for RelayStatus {
             metrics::show_store(usage.used_bytes, usage.free_bytes, usage.events_max);
         }
     }
+}
+
+/// One shard: what it has now, and what it has ever counted.
+fn shard(common: &Common, id: usize) -> Value {
+    let tally = common.tallies.of(id);
+    let queries = |kind: QueryKind| tally::read(&tally.queries[kind.index()]);
+    json!({
+        "id": id,
+        "sockets": common.sockets(id),
+        "heartbeat_age_ms": common.heartbeat_age(id).as_millis() as u64,
+        "connections": tally::read(&tally.open),
+        "subscriptions": tally::read(&tally.subscriptions),
+        "queued_bytes": tally::read(&tally.queued_bytes),
+        "events": tally::sum(&tally.events),
+        "delivered": tally::read(&tally.delivered),
+        "queries": queries(QueryKind::Req) + queries(QueryKind::Count),
+    })
+}
+
+/// What all shards have ever counted.
+fn totals(tallies: &Tallies) -> Value {
+    let dropped = tallies.by_label::<DropReason>(|tally| &tally.dropped);
+    json!({
+        "connections": tallies.total(|tally| &tally.opened),
+        "events": object(tallies.by_label::<EventOutcome>(|tally| &tally.events)),
+        "delivered": tallies.total(|tally| &tally.delivered),
+        "dropped": dropped.map(|(_, count)| count).sum::<u64>(),
+        "queries": object(tallies.by_label::<QueryKind>(|tally| &tally.queries)),
+        "closes": object(tallies.by_label::<CloseReason>(|tally| &tally.closes)),
+        "logins": object(tallies.by_label::<AuthOutcome>(|tally| &tally.logins)),
+    })
+}
+
+/// Numbers by their names.
+pub(super) fn object(numbers: impl Iterator<Item = (&'static str, u64)>) -> Value {
+    let members = numbers.map(|(name, count)| (name.to_owned(), count.into()));
+    Value::Object(members.collect())
 }

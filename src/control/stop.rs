@@ -20,6 +20,7 @@ use super::notify::Manager;
 use super::signals::{Signals, StopRequest};
 use super::socket::{self, SocketFile};
 use super::sockets::Holding;
+use crate::config::DrainBudget;
 use crate::drain::ledger::{Ledger, Totals};
 use crate::drain::run::{self, Part, Relay};
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
@@ -94,7 +95,7 @@ impl Stop {
         let first = signals.next().await;
         let mut requests = RequestsSoFar::default();
         requests.is_repeated(first, Instant::now());
-        let sockets = self.begin(first);
+        let (sockets, budget) = self.begin(first);
         let code = tokio::select! {
             biased;
             signal = repeated(&mut signals, &mut requests) => {
@@ -106,7 +107,7 @@ impl Stop {
                 );
                 EXIT_FAILED
             }
-            code = self.in_order(sockets, close_flags) => code,
+            code = self.in_order(sockets, budget, close_flags) => code,
         };
         self.answer(code).await;
         // The sockets' files first: they are the folder's, which another process may take then.
@@ -115,8 +116,9 @@ impl Stop {
         code
     }
 
-    /// Sets the flag before anything waits.
-    fn begin(&mut self, request: StopRequest) -> Sockets {
+    /// Sets the flag before anything waits. Returns what becomes of the listening sockets, and the times
+    /// of this drain.
+    fn begin(&mut self, request: StopRequest) -> (Sockets, DrainBudget) {
         let kept = self.holding.look(|held| held.kept);
         let sockets = match request == StopRequest::HandOver || self.giver.is_giving() {
             true => Sockets::Give,
@@ -134,14 +136,15 @@ impl Stop {
             self.fronts.take().into_iter().for_each(Fronts::leave);
             self.holding.release();
         }
+        let budget = self.common().settings().config.drain;
         // A client that reconnects finds another relay; a transfer had better be told early.
         self.common().transfers.stop();
         {
             let mut known = self.door.known();
             known.by = Some(request);
             known.began = Some(Instant::now());
+            known.budget = Some(budget);
         }
-        let budget = self.common().config.drain;
         tracing::info!(
             requested_by = request.as_str(),
             connections = self.common().open_connections(),
@@ -156,11 +159,15 @@ impl Stop {
             Sockets::Keep => "draining: new clients wait for the next process",
             Sockets::Give => "draining: new clients are another process's",
         });
-        sockets
+        (sockets, budget)
     }
 
-    async fn in_order(&self, sockets: Sockets, close_flags: impl Future<Output = ()>) -> i32 {
-        let budget = self.common().config.drain;
+    async fn in_order(
+        &self,
+        sockets: Sockets,
+        budget: DrainBudget,
+        close_flags: impl Future<Output = ()>,
+    ) -> i32 {
         match sockets {
             Sockets::Close => self.grace(budget.grace).await,
             Sockets::Keep => self.leave(budget.grace).await,
@@ -266,7 +273,7 @@ impl Stop {
             let ledger = &door.common.drain;
             let totals = ledger.totals();
             // A shard that is stuck has not even counted its connections.
-            let silent = (0..door.common.config.shards).filter(|id| ledger.planned(*id).is_none());
+            let silent = (0..door.common.shards()).filter(|id| ledger.planned(*id).is_none());
             let uncounted: usize = silent.map(|id| door.common.sockets(id)).sum();
             let left = totals.unsettled() + uncounted;
             let hard = DrainClose::Hard.as_label().to_owned();
@@ -303,7 +310,7 @@ impl Stop {
 
 impl Relay for Stop {
     fn shards(&self) -> usize {
-        self.common().config.shards
+        self.common().shards()
     }
 
     fn ledger(&self) -> &Ledger {

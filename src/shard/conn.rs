@@ -306,7 +306,7 @@ impl Conn {
             }
             Phase::Open => {
                 self.pings_unanswered.set(self.pings_unanswered.get() + 1);
-                self.deadline.set(now + shard.config.ping);
+                self.deadline.set(now + shard.config().ping);
                 self.send(shard, |outbox| {
                     outbox.push_with(|out| frame::write_frame(out, Opcode::Ping, b""));
                 });

@@ -30,7 +30,7 @@ pub struct Pages {
 /// Answers a request that asks for no WebSocket.
 pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, head: &Head<'_>) {
     let (ready, readiness) = shard.common.lifecycle.stage().readiness();
-    let pages = &shard.common.pages;
+    let pages = shard.pages();
     let reply = match (head.method, head.path()) {
         ("OPTIONS", _) => Reply::new(204, TEXT, ""),
         ("GET" | "HEAD", "/") if head.wants_nostr_json => Reply::new(200, NOSTR_JSON, &pages.info),

@@ -106,9 +106,13 @@ impl Shard {
             return None;
         }
         let now = Instant::now();
-        let table = self.common.addresses.as_ref();
-        let place = table.map_or(Ok(None), |table| table.enter_socket(peer, now));
-        let place = place.map_err(|full| refuse(full.refusal())).ok()?;
+        let place = {
+            let config = self.config();
+            let (bounds, trusted) = (&config.addresses, &config.trusted_proxies);
+            let table = &self.common.addresses;
+            let entered = table.enter_socket(bounds, trusted, peer, now);
+            entered.map_err(|full| refuse(full.refusal())).ok()?
+        };
         let no_socket = |error: io::Error| {
             tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
         };
@@ -131,7 +135,7 @@ impl Shard {
     /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
     /// take those that the store and the health server need.
     pub fn has_enough_unupgraded(&self) -> bool {
-        let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
+        let share = self.config().connections_max / UNUPGRADED_SHARE / self.common.shards();
         self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
     }
 }

@@ -54,6 +54,18 @@ impl Meter {
         Ok(())
     }
 
+    fn change(&mut self, was: &Rates, is: &Rates, now: Instant) {
+        for (bucket, was, is) in [
+            (&mut self.messages, was.messages, is.messages),
+            (&mut self.bytes, was.bytes, is.bytes),
+        ] {
+            // Where there was no rate nothing was taken.
+            if let (Some(was), Some(is)) = (was, is) {
+                bucket.change_rate(&was, &is, now);
+            }
+        }
+    }
+
     fn charge(&mut self, rates: &Rates, bytes: usize, now: Instant) {
         if let Some(rate) = &rates.messages {
             self.messages.charge(rate, 1, now);
@@ -78,6 +90,13 @@ impl Conn {
         let taken = meter.take(rates, bytes, Instant::now());
         self.meter.set(meter);
         taken
+    }
+
+    /// Goes on at other rates.
+    pub fn change_rates(&self, was: &Rates, is: &Rates, now: Instant) {
+        let mut meter = self.meter.get();
+        meter.change(was, is, now);
+        self.meter.set(meter);
     }
 
     /// Charges something that is served whatever the rates are.
@@ -113,7 +132,7 @@ pub fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str, above: RateKind) -
             login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid);
         }
         Ok(ClientMessage::Close { sub }) => {
-            conn.charge_message(&shard.config.rates, text.len());
+            conn.charge_message(&shard.config().rates, text.len());
             conn.remove_sub(shard, &sub);
         }
         Ok(ClientMessage::Req { sub, .. }) => {

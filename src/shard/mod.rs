@@ -20,6 +20,7 @@
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
+//! | [`settings`] | what it serves by, and how that is exchanged |
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
@@ -51,6 +52,7 @@ pub mod question;
 pub mod readers;
 pub mod runtime;
 pub mod session;
+pub mod settings;
 pub mod subs;
 
 use std::cell::{Cell, RefCell};
@@ -66,7 +68,6 @@ use std::time::Instant;
 use rustix::thread::CpuSet;
 use slab::Slab;
 
-use crate::config::Config;
 use crate::lifecycle::Stage;
 use crate::limits::{RECEIVE_BYTES, SWEEP_INTERVAL, VERIFIER_KEYS_MAX};
 use crate::live::{SubKey, Subscriptions};
@@ -82,6 +83,7 @@ use conn::{Conn, Signal};
 use outbox::Batch;
 use readers::Faults;
 use runtime::{Driver, Listener, Turns};
+use settings::Settings;
 
 pub use common::{Common, Mail};
 
@@ -89,8 +91,6 @@ pub use common::{Common, Mail};
 pub struct Shard {
     /// Its number, from 0.
     pub id: usize,
-    /// The settings.
-    pub config: Arc<Config>,
     /// What it shares with other threads.
     pub common: Arc<Common>,
     /// Its series.
@@ -115,6 +115,8 @@ pub struct Shard {
     pub scratch: RefCell<Vec<u8>>,
     /// Whether new connections are wanted.
     pub accepting: Cell<bool>,
+    /// What it serves by.
+    settings: RefCell<Arc<Settings>>,
     listeners: RefCell<Vec<Rc<Listener>>>,
     /// Whether its listening sockets are others' now.
     has_left: Cell<bool>,
@@ -187,14 +189,15 @@ fn pin_to(cpu: usize) {
 
 impl Shard {
     fn new(common: Arc<Common>, id: usize, driver: Driver) -> io::Result<Rc<Shard>> {
-        let config = common.config.clone();
+        let settings = common.settings();
+        let config = &settings.config;
         Ok(Rc::new(Shard {
             id,
-            metrics: ShardMetrics::new(id),
+            metrics: ShardMetrics::new(id, common.tallies.of(id)),
             reader: common.store.reader(),
             faults: Faults::default(),
-            history: Admission::new(&common.gates, GateName::HistoryReads, id),
-            auth: Admission::new(&common.gates, GateName::Auth, id),
+            history: Admission::new(&common, GateName::HistoryReads, id),
+            auth: Admission::new(&common, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?,
             verifier: RefCell::new(Verifier::new(VERIFIER_KEYS_MAX)),
@@ -224,7 +227,7 @@ impl Shard {
             largest_published: Cell::new(0),
             queued_step: backlog::step(&config.outbox, config.shards),
             relief: Signal::default(),
-            config,
+            settings: RefCell::new(settings.clone()),
             common,
         }))
     }
@@ -266,6 +269,7 @@ impl Shard {
             Mail::Relieve => self.relieve(),
             Mail::StopAccepting => self.stop_accepting(),
             Mail::Close(part) => self.start_closes(part),
+            Mail::Settings(exchange) => self.take_over(exchange),
         }
     }
 
@@ -327,17 +331,14 @@ impl Shard {
             Stage::Starting => return Err(UpgradeRefusal::Starting),
             _ => return Err(UpgradeRefusal::Draining),
         }
-        let trusted = &self.config.trusted_proxies;
+        let config = self.config();
+        let trusted = &config.trusted_proxies;
         conn.client
             .set(addresses::origin(conn.peer.ip(), forwarded_for, trusted));
-        let place = match &self.common.addresses {
-            Some(table) => {
-                let client = Client::of(conn.client.get());
-                Some(table.enter(client, Instant::now()).map_err(Full::refusal)?)
-            }
-            None => None,
-        };
-        if self.common.open.fetch_add(1, Ordering::Relaxed) >= self.config.connections_max {
+        let client = Client::of(conn.client.get());
+        let entered = (self.common.addresses).enter(&config.addresses, client, Instant::now());
+        let place = entered.map_err(Full::refusal)?;
+        if self.common.open.fetch_add(1, Ordering::Relaxed) >= config.connections_max {
             self.common.open.fetch_sub(1, Ordering::Relaxed);
             return Err(UpgradeRefusal::Capacity);
         }
@@ -345,7 +346,7 @@ impl Shard {
         conn.counted.set(true);
         self.unupgraded.set(self.unupgraded.get() - 1);
         self.metrics.connections.increment(1);
-        self.metrics.connections_active.increment(1.0);
+        self.metrics.connections_active.rise();
         Ok(())
     }
 
@@ -363,7 +364,7 @@ impl Shard {
             self.metrics.authenticated_active.decrement(1.0);
         }
         if conn.counted.get() {
-            self.metrics.connections_active.decrement(1.0);
+            self.metrics.connections_active.fall();
             tracing::info!(
                 target: "access",
                 connection = %conn.name(self),

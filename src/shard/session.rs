@@ -35,7 +35,7 @@ pub enum Flow {
 /// Serves a connection to its end. The caller removes it from the table afterwards.
 pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>) {
     let mut kept = Kept::default();
-    let mut decoder = Decoder::new(shard.config.frame_bytes_max);
+    let mut decoder = Decoder::new(shard.config().frame_bytes_max);
     if head(&shard, &conn, &mut kept).await {
         messages(&shard, &conn, &mut decoder, &mut kept).await;
         // Who shuts its write side may still read, so it gets the answers that the store owes it.
@@ -101,7 +101,7 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
                     http::unavailable(shard, conn, refusal);
                     return false;
                 }
-                conn.opened(Instant::now(), &shard.config);
+                conn.opened(Instant::now(), &shard.config());
                 conn.send(shard, |outbox| {
                     outbox.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
@@ -208,7 +208,8 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
     }
     match item {
         Item::Text(text) => {
-            return match conn.admit_message(&shard.config.rates, text.len()) {
+            let admitted = conn.admit_message(&shard.config().rates, text.len());
+            return match admitted {
                 Ok(()) => message(shard, conn, text),
                 Err(above) => meter::refuse(shard, conn, text, above),
             };
@@ -219,13 +220,13 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
             conn.close(shard, CloseReason::Protocol, code, text);
         }
         Item::Ping(payload) => {
-            conn.charge_message(&shard.config.rates, payload.len());
+            conn.charge_message(&shard.config().rates, payload.len());
             conn.send(shard, |outbox| {
                 outbox.push_with(|out| frame::write_frame(out, Opcode::Pong, payload));
             });
         }
         Item::Pong(payload) => {
-            conn.charge_message(&shard.config.rates, payload.len());
+            conn.charge_message(&shard.config().rates, payload.len());
             conn.ponged();
         }
         Item::Close { code, .. } => {
@@ -299,7 +300,7 @@ fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
         _ => CloseReason::Protocol,
     };
     if fault.is_too_big() {
-        let bytes = shard.config.frame_bytes_max;
+        let bytes = shard.config().frame_bytes_max;
         let notice = match fault {
             Fault::TooManyFragments => format!("invalid: {}", fault.text()),
             _ => format!("invalid: a message has at most {bytes} bytes"),

@@ -1,5 +1,4 @@
 use super::*;
-use crate::lifecycle::Stage;
 use serde_json::json;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -172,6 +171,7 @@ async fn status_is_one_object() {
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let status: Value = serde_json::from_str(body).unwrap();
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["commit"], COMMIT);
     assert_eq!(status["lifecycle"], "starting");
     assert_eq!(status["shards"], 2);
     assert!(status["uptime_seconds"].is_u64());

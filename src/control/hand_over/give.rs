@@ -149,7 +149,7 @@ impl Giver {
             return Err(format!(
                 "version {} speaks hand-over protocol {PROTOCOL}, version {version} speaks \
                  {protocol}; stop the one, then start the other",
-                env!("CARGO_PKG_VERSION")
+                crate::version::VERSION
             ));
         }
         if self.lifecycle.stage() != Stage::Ready {

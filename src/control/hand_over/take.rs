@@ -93,7 +93,7 @@ pub fn take(config: &Config) -> Result<Option<(Sockets, Before)>, TakeError> {
 fn ask(stream: &UnixStream) -> Result<Option<(Given, bool, u32)>, TakeError> {
     let hello = Word::Hello {
         protocol: PROTOCOL,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: crate::version::VERSION.to_owned(),
         process: std::process::id(),
     };
     if has_ended(wire::send(stream, &hello, &[]))?.is_none() {
