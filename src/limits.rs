@@ -458,6 +458,20 @@ pub const DRAIN_QUIET: Duration = Duration::from_millis(200);
 /// Time that every shard has to empty its accept queue and to count its connections; then the drain
 /// goes on without the answer of those that are late.
 pub const SHARD_STOPS_ACCEPTING_WAIT: Duration = Duration::from_secs(1);
+/// Time that upgrades under way have to be answered when a new process has taken the listening sockets
+/// over: until every silent client has been told that its request takes too long.
+pub const HAND_OVER_UPGRADES_WAIT: Duration =
+    HEAD_WAIT.saturating_add(SWEEP_INTERVAL.saturating_mul(2));
+/// Descriptors that pass to a new process at once; the kernel takes up to 253.
+pub const HAND_OVER_DESCRIPTORS_MAX: usize = 64;
+/// Bytes of what the two processes say to each other at once.
+pub const HAND_OVER_WORD_BYTES_MAX: usize = 4_096;
+/// Conversations about a hand-over at one time: all but one are refusals.
+pub const HAND_OVER_CONNECTIONS_MAX: usize = 4;
+/// Longest wait for a word that the other process has at hand.
+pub const HAND_OVER_WORD_WAIT: Duration = Duration::from_secs(5);
+/// Longest time from the sockets to the word that the new process serves: its database may be away.
+pub const HAND_OVER_MAX: Duration = Duration::from_millis(DB_WAIT_MS_MAX + 60_000);
 /// Connections that a shard closes before it looks at its others.
 pub const CLOSES_AT_ONCE_MAX: usize = 64;
 /// Connections that are taken from one accept queue before its listener closes. The queue holds
