@@ -395,6 +395,16 @@ pub const FILL_EVENTS_MAX: usize = 32_768;
 pub const FILL_BYTES_MAX: usize = 64 << 20;
 /// Index entries of one such commit.
 pub const FILL_INDEX_ENTRIES_MAX: usize = 262_144;
+/// Index entries that are gathered before they are written to their trees: more of them share a page
+/// then. An event has five and one for each tag. Two layers of them may be there, each of about
+/// 9 MB of memory.
+pub const YOUNG_ENTRIES_MAX: usize = 98_304;
+/// After so long without a commit they are written, however few they are.
+pub const YOUNG_REST: Duration = Duration::from_secs(2);
+/// Fewer of them are not written with one group, unless they are the last of their layer.
+pub const YOUNG_SLICE_ENTRIES_MIN: usize = 1_024;
+/// How much the scheduler prefers a shard to the store's writer, in steps of `nice`.
+pub const WRITER_NICE: i32 = 5;
 /// Events that wait for the writer, the commit under way included.
 pub const WRITE_QUEUE_EVENTS_MAX: usize = 65_536;
 /// Bytes of event JSON that wait for the writer, the commit under way included.

@@ -185,6 +185,13 @@ fn the_relays_own_use_is_reported() {
     assert!(found["relay"]["cpu_us_per_operation"].as_f64().unwrap() > 0.0);
     assert!(found["floor"]["ratio"].as_f64().unwrap() > 0.0);
     assert_eq!(found["floor"]["name"], "signature");
+    let dir = tempfile::tempdir().unwrap();
+    let mut alone = words.to_vec();
+    alone[4] = "1";
+    alone.extend(["--window", "1", "--dir", dir.path().to_str().unwrap()]);
+    let found = report(relay, 0, &alone);
+    assert_eq!(found["floor"]["name"], "commit_lmdb");
+    assert!(found["floor"]["rate_ratio"].as_f64().unwrap() > 0.0);
     let words = [
         "idle",
         "--connections",

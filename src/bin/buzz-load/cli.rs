@@ -39,7 +39,9 @@ fn workloads() -> Vec<Command> {
             nonce(),
             file("JSON lines of signed events to publish instead of generated ones"),
         ])
-        .args([floor_flag("one signature check")]);
+        .args([floor_flag(
+            "one signature check; with one event in flight, the rate of bare commits",
+        )]);
     let seed = relay(Command::new("seed").about("Fills a relay with the stored events of a seed"))
         .args([
             connections("10"),

@@ -119,6 +119,17 @@ fn add_floor(name: &str, given: &Given<'_>, pids: &[u32], found: &mut Value) -> 
         return Ok(());
     };
     let cost = floor.measure(&floor_options(given, pids, 1.0))?;
+    if floor.is_wall_time() {
+        let per_second = 1e6 / cost.micros.max(1e-9);
+        let relay = found["sections"][0]["per_second"].as_f64().unwrap_or(0.0);
+        found["floor"] = json!({
+            "name": floor.name(),
+            "wall_us": report::thousandths(cost.micros),
+            "per_second": per_second.round(),
+            "rate_ratio": report::thousandths(relay / per_second),
+        });
+        return Ok(());
+    }
     found["floor"] = json!({ "name": floor.name(), "cpu_us": report::thousandths(cost.micros) });
     if let Some(relay) = found["relay"]["cpu_us_per_operation"].as_f64() {
         found["floor"]["ratio"] = report::thousandths(relay / cost.micros.max(1e-9)).into();
@@ -240,6 +251,9 @@ fn summary(sections: &[Section], found: &Value) {
         }
         if let Some(ratio) = found["floor"]["ratio"].as_f64() {
             eprint!(", {ratio:.2} × the floor {}", found["floor"]["name"]);
+        }
+        if let Some(ratio) = found["floor"]["rate_ratio"].as_f64() {
+            eprint!(", {ratio:.2} of the rate of {}", found["floor"]["name"]);
         }
         let bytes = &found["sections"][0]["anonymous_bytes_per_connection"];
         if let Some(bytes) = bytes.as_f64() {

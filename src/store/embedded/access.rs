@@ -5,11 +5,10 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use heed::{RoTxn, WithoutTls};
 use serde::{Deserialize, Serialize};
 
 use super::deletion::Gone;
-use super::reader::{Found, Reader};
+use super::reader::{Found, Moment, Reader};
 use super::{Embedded, deletion, layout, store_error};
 use crate::nostr::event::Event;
 use crate::nostr::kind;
@@ -109,24 +108,24 @@ impl Reader {
     /// Looks an event up by its id and among what was taken back, and its author on the ban list, in
     /// one transaction.
     pub fn screen(&self, event: &Event) -> Result<Screen, StoreError> {
-        let txn = self.txn()?;
-        let mut screen = self.known_in(&txn, event)?;
+        let moment = self.moment()?;
+        let mut screen = self.known_in(&moment, event)?;
         if screen.found.is_none() {
-            screen.gone = deletion::gone(self.tables(), &txn, event)?;
+            screen.gone = deletion::gone(self.tables(), &moment.txn, event)?;
         }
         Ok(screen)
     }
 
     /// As [`screen`](Self::screen), but does not look among what was taken back.
     pub fn known(&self, event: &Event) -> Result<Screen, StoreError> {
-        self.known_in(&self.txn()?, event)
+        self.known_in(&self.moment()?, event)
     }
 
-    fn known_in(&self, txn: &RoTxn<'_, WithoutTls>, event: &Event) -> Result<Screen, StoreError> {
-        let entry = self.tables().access.get(txn, event.pubkey());
+    fn known_in(&self, moment: &Moment<'_>, event: &Event) -> Result<Screen, StoreError> {
+        let entry = self.tables().access.get(&moment.txn, event.pubkey());
         Ok(Screen {
             banned: access(entry.map_err(store_error)?)?.banned,
-            found: self.find_in(txn, event.id())?,
+            found: self.find_in(moment, event.id())?,
             gone: None,
         })
     }

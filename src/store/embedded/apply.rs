@@ -1,20 +1,25 @@
 //! One group of events into one write transaction.
 //!
 //! Events are decided one after the other, each seeing those before it: duplicates and versions
-//! within the group are found like stored ones. What an event's decision needs (`events`, `id`,
-//! `address`, `deleted`, `vanished`) is written at once; the ordered index entries are collected and written at the end in
-//! key order, which touches each page of a tree once.
+//! within the group are found like stored ones. What an event's decision needs (`events`, `address`,
+//! `deleted`, `vanished`) is written at once. Entries of the indexes are collected, and written later
+//! than the group (`nursery`); a very large group writes them at its end.
 //!
 //! Every key is bounded by the layout, and a stored event that cannot be read back fails only the
 //! event that would replace it, before anything of that event is written. So an error of this file's
 //! functions is one of the whole commit: no room, or an I/O error.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use heed::{PutFlags, RwTxn};
 
 use super::keep::Change;
-use super::layout::{self, Index, META_SEQUENCE, for_each_entry};
+use super::layout::{self, META_SEQUENCE, for_each_entry};
+use super::nursery::{self, Due, Seqs};
 use super::size::Room;
 use super::tables::Tables;
+use super::young::{Fresh, Layer, Young};
 use super::{deletion, store_error};
 use crate::limits::COMMIT_INDEX_ENTRIES_MAX;
 use crate::nostr::event::Event;
@@ -26,8 +31,12 @@ use crate::store::{CommitSink, Outcome, Removal, StoreError, StoreErrorKind};
 #[derive(Default)]
 pub struct Scratch {
     record: Vec<u8>,
-    bytes: Vec<u8>,
-    entries: Vec<Pending>,
+    /// Index entries.
+    fresh: Fresh,
+    /// Sequences of the ids that the group adds.
+    ids: HashMap<[u8; 32], u64, foldhash::fast::RandomState>,
+    /// Sequences from before the group whose events it removes, and whose entries may be young.
+    removed_young: Seqs,
     /// By sequence, from the group's first: removed again within the group.
     removed: Vec<bool>,
     /// Events that the group adds and removes, in its order.
@@ -49,22 +58,17 @@ impl Scratch {
     }
 }
 
-/// An index entry to write: its key and value lie one after the other in [`Scratch::bytes`].
-#[derive(Clone, Copy)]
-struct Pending {
-    index: Index,
-    key_len: u8,
-    value_len: u8,
-    at: u32,
-    /// The event's place in the group's sequences.
-    nth: u32,
-}
-
 /// A write transaction being filled.
 pub struct Group<'t, 's> {
     pub(super) tables: &'t Tables,
     pub(super) txn: RwTxn<'t>,
     scratch: &'s mut Scratch,
+    /// Entries of the groups before that are not in their trees yet.
+    pub(super) young: Arc<Young>,
+    /// The last sequence of which all entries are in their trees.
+    indexed: u64,
+    /// What this group writes of the young entries. `None`: what is due when it is committed.
+    due: Option<Due>,
     /// The last sequence before this group.
     base: u64,
     seq: u64,
@@ -82,10 +86,12 @@ impl<'t, 's> Group<'t, 's> {
         scratch: &'s mut Scratch,
     ) -> Result<Group<'t, 's>, StoreError> {
         let txn = tables.env.write_txn().map_err(store_error)?;
+        let young = tables.nursery.young();
         let base = tables.last_sequence(&txn)?;
         let room = Room::begin(tables, &txn)?;
-        scratch.bytes.clear();
-        scratch.entries.clear();
+        scratch.fresh.clear();
+        scratch.ids.clear();
+        scratch.removed_young.clear();
         scratch.removed.clear();
         scratch.changes.clear();
         scratch.removals = Default::default();
@@ -93,6 +99,9 @@ impl<'t, 's> Group<'t, 's> {
             tables,
             txn,
             scratch,
+            indexed: tables.nursery.indexed(),
+            young,
+            due: None,
             base,
             seq: base,
             room,
@@ -189,29 +198,66 @@ impl<'t, 's> Group<'t, 's> {
             self.txn.abort();
             return Ok(false);
         }
-        self.write_entries()?;
+        let (layer, due) = self.write_young()?;
         let seq = self.seq.to_be_bytes();
         self.tables
             .meta
             .put(&mut self.txn, META_SEQUENCE, &seq)
             .map_err(store_error)?;
         self.txn.commit().map_err(store_error)?;
+        let removed = &self.scratch.removed_young;
+        let nursery = &self.tables.nursery;
+        nursery.follow(due, removed, layer, self.seq);
         Ok(true)
+    }
+
+    /// Writes nothing of what is due: it is there to make room, or found none for it.
+    pub fn hold(&mut self) {
+        self.due = Some(Due::Nothing);
+    }
+
+    /// Writes a share of the young entries, of about so many.
+    pub fn settle_some(&mut self, entries: usize) {
+        let due = self.tables.nursery.due_at_rest(entries);
+        self.changed |= due != Due::Nothing;
+        self.due = Some(due);
+    }
+
+    fn write_young(&mut self) -> Result<(Layer, Due), StoreError> {
+        let Scratch {
+            fresh,
+            removed,
+            removed_young,
+            ..
+        } = &mut *self.scratch;
+        let layer = fresh.layer(|nth| !removed[nth as usize]);
+        let nursery = &self.tables.nursery;
+        let due = self.due.unwrap_or_else(|| nursery.due(layer.len()));
+        if due == Due::Nothing && nursery.is_full() && !layer.is_empty() {
+            let behind = "its indexes are behind";
+            return Err(StoreError::new(StoreErrorKind::Full, behind));
+        }
+        nursery.write(self.tables, &mut self.txn, due, removed_young)?;
+        if due == Due::All {
+            nursery.write_layer(self.tables, &mut self.txn, &layer, self.seq)?;
+        }
+        Ok((layer, due))
+    }
+
+    /// Where an id is stored, if it is.
+    pub(super) fn seq_of(&self, id: &[u8; 32]) -> Result<Option<u64>, StoreError> {
+        if let Some(seq) = self.scratch.ids.get(id) {
+            return Ok(Some(*seq));
+        }
+        let entry = self.tables.id_entry(&self.txn, &self.young, id)?;
+        Ok(entry.map(|entry| entry.seq))
     }
 
     /// What is to be said of an event whose id is stored.
     fn known(&self, event: &Event) -> Result<Option<Outcome>, Fail> {
-        let Some(value) = self
-            .tables
-            .id
-            .get(&self.txn, event.id())
-            .map_err(Fail::group)?
-        else {
+        let Some(seq) = self.seq_of(event.id()).map_err(Fail::before)? else {
             return Ok(None);
         };
-        let seq = layout::parse_id(event.id(), value)
-            .map_err(Fail::Event)?
-            .seq;
         let json = self.tables.json(&self.txn, seq).map_err(Fail::Event)?;
         let json = json.ok_or(Fail::Event(layout::corrupt("an id without its event")))?;
         let same = layout::json_sig(json).map_err(Fail::Event)? == *event.sig();
@@ -250,8 +296,8 @@ impl<'t, 's> Group<'t, 's> {
         let seq = self.seq + 1;
         let Scratch {
             record,
-            bytes,
-            entries,
+            fresh,
+            ids,
             removed,
             changes,
             ..
@@ -262,10 +308,6 @@ impl<'t, 's> Group<'t, 's> {
             .events
             .put_with_flags(&mut self.txn, PutFlags::APPEND, &seq.to_be_bytes(), record)
             .map_err(store_error)?;
-        self.tables
-            .id
-            .put(&mut self.txn, event.id(), &layout::id_value(seq, event))
-            .map_err(store_error)?;
         if let Some(expires) = event.expiration() {
             self.tables
                 .expiry
@@ -273,19 +315,8 @@ impl<'t, 's> Group<'t, 's> {
                 .map_err(store_error)?;
         }
         let nth = removed.len() as u32;
-        for_each_entry(event, seq, |index, key, value| {
-            let (key_len, value_len) = (key.len() as u8, value.len() as u8);
-            entries.push(Pending {
-                index,
-                key_len,
-                value_len,
-                at: bytes.len() as u32,
-                nth,
-            });
-            bytes.extend_from_slice(key);
-            bytes.extend_from_slice(value);
-            Ok::<(), StoreError>(())
-        })?;
+        ids.insert(*event.id(), seq);
+        nursery::push(fresh, event, seq, nth);
         removed.push(false);
         changes.push(Change::of(event, true));
         self.seq = seq;
@@ -331,14 +362,18 @@ impl<'t, 's> Group<'t, 's> {
             .events
             .delete(&mut self.txn, &seq.to_be_bytes())
             .map_err(store_error)?;
+        if seq > self.base {
+            self.scratch.ids.remove(event.id());
+            self.scratch.removed[(seq - self.base - 1) as usize] = true;
+            return Ok(());
+        }
+        if seq > self.indexed {
+            self.scratch.removed_young.insert(seq);
+        }
         self.tables
             .id
             .delete(&mut self.txn, event.id())
             .map_err(store_error)?;
-        if seq > self.base {
-            self.scratch.removed[(seq - self.base - 1) as usize] = true;
-            return Ok(());
-        }
         for_each_entry(event, seq, |index, key, value| {
             let table = self.tables.index(index);
             // An entry of another event under the same key stays (two ids alike in 16 bytes).
@@ -347,33 +382,6 @@ impl<'t, 's> Group<'t, 's> {
             }
             Ok(())
         })
-    }
-
-    fn write_entries(&mut self) -> Result<(), StoreError> {
-        let Scratch {
-            bytes,
-            entries,
-            removed,
-            ..
-        } = &mut *self.scratch;
-        let key = |entry: &Pending| {
-            let at = entry.at as usize;
-            &bytes[at..at + entry.key_len as usize]
-        };
-        entries.sort_unstable_by(|a, b| {
-            (a.index as u8)
-                .cmp(&(b.index as u8))
-                .then_with(|| key(a).cmp(key(b)))
-        });
-        for entry in entries.iter().filter(|entry| !removed[entry.nth as usize]) {
-            let value = entry.at as usize + entry.key_len as usize;
-            let value = &bytes[value..value + entry.value_len as usize];
-            self.tables
-                .index(entry.index)
-                .put(&mut self.txn, key(entry), value)
-                .map_err(store_error)?;
-        }
-        Ok(())
     }
 }
 

@@ -178,11 +178,7 @@ impl Group<'_, '_> {
         let Some(id) = key(value) else {
             return Ok(None);
         };
-        let found = self.tables.id.get(&self.txn, &id).map_err(store_error)?;
-        let entry = found
-            .map(|value| layout::parse_id(&id, value))
-            .transpose()?;
-        Ok(entry.map(|entry| entry.seq))
+        self.seq_of(&id)
     }
 
     fn seq_of_address(&self, value: &[u8]) -> Result<Option<u64>, StoreError> {
@@ -197,9 +193,7 @@ impl Group<'_, '_> {
     }
 
     fn delete_id(&mut self, request: &Event, id: &[u8; 32]) -> Result<(), StoreError> {
-        let found = self.tables.id.get(&self.txn, id).map_err(store_error)?;
-        if let Some(value) = found {
-            let seq = layout::parse_id(id, value)?.seq;
+        if let Some(seq) = self.seq_of(id)? {
             // One that cannot be read back cannot be told to be the author's: it stays.
             let Some(event) = self.tables.sound_event(&self.txn, seq)? else {
                 return Ok(());

@@ -26,6 +26,7 @@ use super::layout::{self, Index, ORDER_BYTES};
 use super::store_error;
 use super::tables::Tables;
 use super::upkeep::Share;
+use super::young::{Tree, Young};
 use crate::nostr::event::Event;
 use crate::nostr::reason::{Prefix, Reason};
 use crate::store::retention::{Retention, Rule, is_request};
@@ -163,21 +164,23 @@ impl Keeper {
 
     /// Learns a slice of what there is: about so many entries of the index.
     pub fn learn(&mut self, tables: &Tables, entries: u32) -> Result<(), StoreError> {
+        let young = tables.nursery.young();
+        let young = &*young;
         let txn = tables.env.read_txn().map_err(store_error)?;
         let mut left = entries;
         while let Some(place) = self.learned.filter(|_| left > 0) {
             left -= 1;
-            let Some((kind, order)) = next(tables, &txn, place)? else {
+            let Some((kind, order)) = next(tables, young, &txn, place)? else {
                 self.learned = None;
                 break;
             };
             match self.rules.rule_of(kind).filter(|rule| self.bounds(*rule)) {
                 Some(rule) if self.counts(rule) => {
                     let place = Place(kind, order);
-                    self.count(tables, &txn, place, rule, &mut left)?;
+                    self.count(tables, young, &txn, place, rule, &mut left)?;
                 }
                 Some(rule) => {
-                    if let Some((order, _)) = oldest(tables, &txn, kind, Order::LAST)? {
+                    if let Some((order, _)) = oldest(tables, young, &txn, kind, Order::LAST)? {
                         self.know(kind, rule, order, 0);
                     }
                     self.learned = Some(Place(kind, Order::LAST));
@@ -192,6 +195,7 @@ impl Keeper {
     fn count(
         &mut self,
         tables: &Tables,
+        young: &Young,
         txn: &RoTxn<'_>,
         place: Place,
         rule: usize,
@@ -201,6 +205,7 @@ impl Keeper {
         let key = place.key();
         let range = (Bound::Included(&key[..]), Bound::Unbounded);
         let mut held = self.kinds.get(&kind).map_or(0, |known| known.held);
+        let mut end = Place(kind, Order::LAST);
         for entry in tables.kind.range(txn, &range).map_err(store_error)? {
             let found = parse_key(entry.map_err(store_error)?.0)?;
             if found.0 != kind {
@@ -209,9 +214,20 @@ impl Keeper {
             held += 1;
             edge = found.1;
             if *left == 0 {
+                end = Place(kind, edge);
                 break;
             }
             *left -= 1;
+        }
+        // So far, what is not written yet.
+        for (key, value) in young.between(Tree::Kind, &key, &end.key()) {
+            let seq = layout::entry_seq(value);
+            let is_written = tables.kind.get(txn, key).map_err(store_error)? == Some(value);
+            let event = tables.events.get(txn, &seq.to_be_bytes());
+            if !is_written && event.map_err(store_error)?.is_some() {
+                held += 1;
+                edge = edge.max(parse_key(key)?.1);
+            }
         }
         self.know(kind, rule, edge, held);
         self.learned = Some(Place(kind, edge));
@@ -303,7 +319,8 @@ impl Group<'_, '_> {
             };
             share.take_one();
             let Known { rule, edge, held } = keeper.kinds[&kind];
-            let Some((order, seq)) = oldest(self.tables, &self.txn, kind, edge)? else {
+            let Some((order, seq)) = oldest(self.tables, &self.young, &self.txn, kind, edge)?
+            else {
                 keeper.set_for_now(kind, None);
                 // They have all been removed here.
                 removed[rule] = removed[rule].saturating_sub(held);
@@ -343,16 +360,20 @@ fn next_due(keeper: &Keeper, now: u64, removed: &[u64]) -> Option<(u16, bool)> {
     })
 }
 
-/// The oldest event of a kind that is not older than `edge`, and its sequence.
+/// The oldest event of a kind that is not older than `edge`, and its sequence. It may be gone, if its
+/// entry is young.
 fn oldest(
     tables: &Tables,
+    young: &Young,
     txn: &RoTxn<'_>,
     kind: u16,
     edge: Order,
 ) -> Result<Option<(Order, u64)>, StoreError> {
     let key = Place(kind, edge).key();
-    let entry = tables.kind.get_lower_than_or_equal_to(txn, &key);
-    let Some((key, value)) = entry.map_err(store_error)? else {
+    let written = tables.kind.get_lower_than_or_equal_to(txn, &key);
+    let written = written.map_err(store_error)?;
+    let entries = young.last(Tree::Kind, &key).into_iter().chain(written);
+    let Some((key, value)) = entries.max_by_key(|(key, _)| *key) else {
         return Ok(None);
     };
     let entry = layout::parse_entry(Index::Kind, &kind.to_be_bytes(), key, value)?;
@@ -368,12 +389,16 @@ fn oldest(
 /// The first entry of the index of kinds behind a place.
 fn next(
     tables: &Tables,
+    young: &Young,
     txn: &RoTxn<'_>,
     place: Place,
 ) -> Result<Option<(u16, Order)>, StoreError> {
-    let entry = tables.kind.get_greater_than(txn, &place.key());
-    let entry = entry.map_err(store_error)?;
-    entry.map(|(key, _)| parse_key(key)).transpose()
+    let key = place.key();
+    let written = tables.kind.get_greater_than(txn, &key);
+    let written = written.map_err(store_error)?;
+    let young = young.next(Tree::Kind, Bound::Excluded(&key));
+    let first = young.into_iter().chain(written).map(|(key, _)| key).min();
+    first.map(parse_key).transpose()
 }
 
 /// Kind and order of a key of the index of kinds.

@@ -8,6 +8,7 @@
 //! ----------    ---------------------------------------------    -------------------------------------
 //! meta          "schema"                                         version u32 (SCHEMA_VERSION)
 //!               "sequence"                                       last sequence given out u64
+//!               "indexed"                                        seq u64: of events up to it every entry is written
 //! events        seq u64                                          0 u8 ‖ JSON, or 1 u8 ‖ expires u64 ‖ JSON
 //! id            id [32]                                          seq u64 ‖ kind u16 ‖ who [8] ‖ created_at u64
 //! address       pubkey [32] ‖ kind u16 ‖ sha256(d) [16]          seq u64 ‖ created_at u64 ‖ id [32]
@@ -47,6 +48,10 @@
 //! **Sequence numbers** are given in the order of commits and never twice: the last one lives in
 //! `meta`, not in the last event, which may be removed.
 //!
+//! **Entries that come late.** `id`, `time`, `kind`, `author`, `author_kind` and `tag` are written after
+//! their events, many at a time (`nursery`). `indexed` in `meta` says from where on they may be missing; then they
+//! are made anew from `events`. What is removed has no entries, late or not.
+//!
 //! **An event that expires** (NIP-40) has the top bit set in every `seq` of `id` and of the ordered
 //! indexes, and the time in front of its JSON. So a reader learns of it where it is anyway, and one
 //! that counts entries knows which of them it must look at.
@@ -65,12 +70,14 @@ use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The version of this layout.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// Key of the layout's version in `meta`.
 pub const META_SCHEMA: &[u8] = b"schema";
 /// Key of the last sequence in `meta`.
 pub const META_SEQUENCE: &[u8] = b"sequence";
+/// Key in `meta` of the sequence up to which every entry is in its database.
+pub const META_INDEXED: &[u8] = b"indexed";
 
 /// First byte of a record: the JSON follows.
 const FORMAT_JSON: u8 = 0;
@@ -279,6 +286,11 @@ pub fn parse_entry(
         who,
         expires: seq & EXPIRES != 0,
     }))
+}
+
+/// The sequence in the value of an entry of `id` or of an ordered index.
+pub fn entry_seq(value: &[u8]) -> u64 {
+    number(&value[..8]) & !EXPIRES
 }
 
 /// How many entries an event has in the databases, at most.

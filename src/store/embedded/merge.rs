@@ -18,8 +18,10 @@ use heed::{RoRange, RoTxn, WithoutTls};
 use super::layout::{self, Entry, Index, Key};
 use super::plan::Runs;
 use super::query::Meter;
+use super::reader::Moment;
 use super::store_error;
 use super::tables::Tables;
+use super::young::{LAYERS_MAX, Tree, Young};
 use crate::store::StoreError;
 
 /// What a walk has to say.
@@ -39,15 +41,33 @@ pub struct View<'t> {
     pub tables: &'t Tables,
     /// The slice's transaction.
     pub txn: &'t RoTxn<'t, WithoutTls>,
-    cursors: Vec<RoRange<'t, Bytes, Bytes>>,
+    /// What is not in the trees yet.
+    pub young: &'t Young,
+    cursors: Vec<Cursor<'t>>,
+}
+
+/// Where a run is read: in its tree, and beside it.
+struct Cursor<'t> {
+    tree: RoRange<'t, Bytes, Bytes>,
+    aside: Option<Box<Aside>>,
+}
+
+/// What a run has among the young entries, merged with its tree. An entry that is in both is given
+/// once.
+struct Aside {
+    /// The tree's next entry.
+    tree: Option<Entry>,
+    /// Of each layer: the next entry, and the place behind it.
+    layers: [(Option<Entry>, usize); LAYERS_MAX],
 }
 
 impl<'t> View<'t> {
     /// A view with no cursor yet.
-    pub fn new(tables: &'t Tables, txn: &'t RoTxn<'t, WithoutTls>) -> View<'t> {
+    pub fn new(tables: &'t Tables, moment: &'t Moment<'t>) -> View<'t> {
         View {
             tables,
-            txn,
+            txn: &moment.txn,
+            young: &moment.young,
             cursors: Vec::new(),
         }
     }
@@ -60,14 +80,42 @@ impl<'t> View<'t> {
         from: Bound<&[u8]>,
     ) -> Result<(u32, Option<Entry>), StoreError> {
         let range = (from, Bound::Unbounded);
-        let cursor = self
-            .tables
-            .index(index)
-            .range(self.txn, &range)
-            .map_err(store_error)?;
-        self.cursors.push(cursor);
+        let tree = self.tables.index(index).range(self.txn, &range);
+        let mut tree = tree.map_err(store_error)?;
+        let mut aside = self.seek_aside(index, prefix, from)?;
+        if let Some(aside) = &mut aside {
+            aside.tree = parse_next(&mut tree, index, prefix)?;
+        }
+        self.cursors.push(Cursor { tree, aside });
         let cursor = self.cursors.len() as u32 - 1;
         Ok((cursor, self.read(cursor, index, prefix)?))
+    }
+
+    /// Where a run begins among the young entries, if it has any.
+    fn seek_aside(
+        &self,
+        index: Index,
+        prefix: &[u8],
+        from: Bound<&[u8]>,
+    ) -> Result<Option<Box<Aside>>, StoreError> {
+        let tree = Tree::of(index);
+        let mut aside: Option<Box<Aside>> = None;
+        for (nth, layer) in self.young.layers.iter().enumerate() {
+            let at = layer.seek(tree, from);
+            let Some((key, value)) = layer.at(tree, at) else {
+                continue;
+            };
+            if let Some(entry) = young_entry(index, prefix, key, value)? {
+                let aside = aside.get_or_insert_with(|| {
+                    Box::new(Aside {
+                        tree: None,
+                        layers: [(None, 0); LAYERS_MAX],
+                    })
+                });
+                aside.layers[nth] = (Some(entry), at + 1);
+            }
+        }
+        Ok(aside)
     }
 
     /// Reads a cursor's next entry; `None` at the end of its run.
@@ -78,12 +126,74 @@ impl<'t> View<'t> {
         index: Index,
         prefix: &[u8],
     ) -> Result<Option<Entry>, StoreError> {
-        match self.cursors[cursor as usize].next() {
-            Some(Ok((key, value))) => layout::parse_entry(index, prefix, key, value),
-            Some(Err(error)) => Err(store_error(error)),
-            None => Ok(None),
+        let Cursor { tree, aside } = &mut self.cursors[cursor as usize];
+        match aside {
+            None => parse_next(tree, index, prefix),
+            Some(aside) => aside.next(tree, self.young, index, prefix),
         }
     }
+}
+
+impl Aside {
+    fn next(
+        &mut self,
+        tree: &mut RoRange<'_, Bytes, Bytes>,
+        young: &Young,
+        index: Index,
+        prefix: &[u8],
+    ) -> Result<Option<Entry>, StoreError> {
+        let place = |entry: &Option<Entry>| entry.map(|entry| (entry.age, entry.id));
+        let layers = self.layers.iter().map(|(entry, _)| place(entry));
+        let Some(first) = layers.chain([place(&self.tree)]).flatten().min() else {
+            return Ok(None);
+        };
+        let mut found = None;
+        if place(&self.tree) == Some(first) {
+            let next = parse_next(tree, index, prefix)?;
+            found = std::mem::replace(&mut self.tree, next);
+        }
+        for (nth, (entry, at)) in self.layers.iter_mut().enumerate() {
+            if place(entry) != Some(first) {
+                continue;
+            }
+            let next = match young.layers[nth].at(Tree::of(index), *at) {
+                Some((key, value)) => young_entry(index, prefix, key, value)?,
+                None => None,
+            };
+            *at += 1;
+            // What a newer layer says counts.
+            found = std::mem::replace(entry, next);
+        }
+        Ok(found)
+    }
+}
+
+#[inline]
+fn parse_next(
+    tree: &mut RoRange<'_, Bytes, Bytes>,
+    index: Index,
+    prefix: &[u8],
+) -> Result<Option<Entry>, StoreError> {
+    match tree.next() {
+        Some(Ok((key, value))) => layout::parse_entry(index, prefix, key, value),
+        Some(Err(error)) => Err(store_error(error)),
+        None => Ok(None),
+    }
+}
+
+/// A young entry. It may have outlived its event: whoever counts entries has to look, as at one that
+/// expires.
+fn young_entry(
+    index: Index,
+    prefix: &[u8],
+    key: &[u8],
+    value: &[u8],
+) -> Result<Option<Entry>, StoreError> {
+    let entry = layout::parse_entry(index, prefix, key, value)?;
+    Ok(entry.map(|entry| Entry {
+        expires: true,
+        ..entry
+    }))
 }
 
 /// No cursor in this slice.

@@ -1,6 +1,7 @@
 //! The embedded store: one LMDB environment, one writer thread, readers on every shard.
 //!
-//! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `plan`
+//! `layout` says how the bytes lie; `tables` opens them; `writer` commits in groups; `young` and
+//! `nursery` keep the index entries that are written later than their group; `plan`
 //! chooses the index for a filter; `merge` walks it; `query` answers filters in bounded slices.
 //! `deletion`, `expiry`, `vanish` and `keep` take events away, all but the first in the writer's
 //! `upkeep`.
@@ -30,6 +31,7 @@ mod keep;
 mod layout;
 mod lock;
 mod merge;
+mod nursery;
 mod plan;
 mod query;
 mod reader;
@@ -40,6 +42,7 @@ mod upgrade;
 mod upkeep;
 mod vanish;
 mod writer;
+mod young;
 
 #[cfg(test)]
 mod tests;

@@ -140,8 +140,8 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         budget: &Budget,
         sink: &mut dyn FnMut(Row<'_>),
     ) -> Result<Progress, StoreError> {
-        let txn = reader.txn()?;
-        let mut view = View::new(reader.tables(), &txn);
+        let moment = reader.moment()?;
+        let mut view = View::new(reader.tables(), &moment);
         let mut meter = Meter::new(budget);
         self.scan.begin(&view)?;
         while let Some(filter) = self.scan.filter() {
@@ -312,8 +312,8 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
 
     /// Goes on for one slice.
     pub fn slice(&mut self, reader: &Reader, budget: &Budget) -> Result<Progress, StoreError> {
-        let txn = reader.txn()?;
-        let mut view = View::new(reader.tables(), &txn);
+        let moment = reader.moment()?;
+        let mut view = View::new(reader.tables(), &moment);
         let mut meter = Meter::new(budget);
         self.scan.begin(&view)?;
         while self.scan.filter().is_some() {
@@ -394,7 +394,7 @@ impl<F: Deref<Target = [Filter]>> Scan<F> {
     /// Begins a slice.
     fn begin(&mut self, view: &View<'_>) -> Result<(), StoreError> {
         if self.watermark.is_none() {
-            self.watermark = Some(view.tables.last_sequence(view.txn)?);
+            self.watermark = Some(view.young.last_seq);
         }
         if let Some(source) = &mut self.source {
             source.resume();

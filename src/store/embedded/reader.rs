@@ -11,6 +11,7 @@ use heed::{RoTxn, WithoutTls};
 use super::layout;
 use super::query::{Budget, Meter};
 use super::tables::Tables;
+use super::young::Young;
 use super::{Shared, store_error};
 use crate::store::StoreError;
 
@@ -21,6 +22,12 @@ pub struct Found {
     pub seq: u64,
     /// Its signature.
     pub sig: [u8; 64],
+}
+
+/// A transaction, and the young entries of a moment no later.
+pub(super) struct Moment<'t> {
+    pub(super) young: Arc<Young>,
+    pub(super) txn: RoTxn<'t, WithoutTls>,
 }
 
 /// Reads of one thread. May be sent to another.
@@ -36,15 +43,15 @@ impl Reader {
 
     /// Whether an event is stored, and with which signature.
     pub fn find(&self, id: &[u8; 32]) -> Result<Option<Found>, StoreError> {
-        self.find_in(&self.txn()?, id)
+        self.find_in(&self.moment()?, id)
     }
 
     pub(super) fn find_in(
         &self,
-        txn: &RoTxn<'_, WithoutTls>,
+        moment: &Moment<'_>,
         id: &[u8; 32],
     ) -> Result<Option<Found>, StoreError> {
-        let Some((seq, json)) = self.lookup(txn, id)? else {
+        let Some((seq, json)) = self.lookup(moment, id)? else {
             return Ok(None);
         };
         Ok(Some(Found {
@@ -55,18 +62,17 @@ impl Reader {
 
     /// Hands the JSON of an event to `each`, if it is stored. True: it was.
     pub fn event_json(&self, id: &[u8; 32], each: impl FnOnce(&str)) -> Result<bool, StoreError> {
-        let txn = self.txn()?;
-        let Some((_, json)) = self.lookup(&txn, id)? else {
+        let moment = self.moment()?;
+        let Some((_, json)) = self.lookup(&moment, id)? else {
             return Ok(false);
         };
         each(json);
         Ok(true)
     }
 
-    /// The sequence of the last commit; 0 before the first.
+    /// The sequence of the last commit that reads see; 0 before the first.
     pub fn last_seq(&self) -> Result<u64, StoreError> {
-        let txn = self.txn()?;
-        self.tables().last_sequence(&txn)
+        Ok(self.tables().nursery.young().last_seq)
     }
 
     /// Hands events with a sequence above `after` to `each`, in sequence order, for one slice;
@@ -113,19 +119,27 @@ impl Reader {
         self.shared.tables.env.read_txn().map_err(store_error)
     }
 
+    /// A moment to read at.
+    pub(super) fn moment(&self) -> Result<Moment<'_>, StoreError> {
+        let young = self.tables().nursery.young();
+        let txn = self.txn()?;
+        Ok(Moment { young, txn })
+    }
+
     pub(super) fn tables(&self) -> &Tables {
         &self.shared.tables
     }
 
     fn lookup<'t>(
         &self,
-        txn: &'t RoTxn<'_, WithoutTls>,
+        moment: &'t Moment<'_>,
         id: &[u8; 32],
     ) -> Result<Option<(u64, &'t str)>, StoreError> {
-        let Some(value) = self.tables().id.get(txn, id).map_err(store_error)? else {
+        let Moment { young, txn } = moment;
+        let Some(entry) = self.tables().id_entry(txn, young, id)? else {
             return Ok(None);
         };
-        let seq = layout::parse_id(id, value)?.seq;
+        let seq = entry.seq;
         let json = self
             .tables()
             .json(txn, seq)?

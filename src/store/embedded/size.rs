@@ -88,6 +88,9 @@ impl Bounds {
     }
 }
 
+/// About what an index entry takes, in a page that is two thirds full.
+const ENTRY_BYTES: u64 = 150;
+
 /// The room that is left to a commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -99,8 +102,9 @@ pub struct Room {
 impl Room {
     /// What is left as a transaction begins.
     pub fn begin(tables: &Tables, txn: &RoTxn<'_>) -> Result<Room, StoreError> {
+        let young = tables.nursery.young().entries() as u64 * ENTRY_BYTES;
         Ok(Room {
-            used: used_bytes(tables, txn)?,
+            used: used_bytes(tables, txn)? + young,
             bounds: Bounds::of(tables.bytes_max),
             page: tables.env.unnamed_database_stat().page_size.into(),
         })
@@ -120,10 +124,8 @@ impl Room {
         self.used += self.cost(event);
     }
 
-    /// About what an event takes: its record, in pages of its own if it is large, and its entries
-    /// in pages that are two thirds full.
+    /// About what an event takes: its record, in pages of its own if it is large, and its entries.
     fn cost(&self, event: &Event) -> u64 {
-        const ENTRY_BYTES: u64 = 150;
         const ENTRIES_WITHOUT_TAGS: u64 = 6;
         let record = event.json().len() as u64;
         let record = if record > self.page / 2 {

@@ -1,10 +1,9 @@
 //! Where the candidates for one filter come from: looked-up ids, or a walk over an index.
 
-use super::layout::{self, Entry};
+use super::layout::Entry;
 use super::merge::{Merge, Step, View};
 use super::plan::{Plan, Sieve, plan};
 use super::query::Meter;
-use super::store_error;
 use crate::nostr::filter::Filter;
 use crate::store::StoreError;
 
@@ -113,9 +112,8 @@ impl Ids {
     ) -> Result<Step, StoreError> {
         while let Some(id) = ids.get(self.looked_up) {
             self.looked_up += 1;
-            if let Some(value) = view.tables.id.get(view.txn, id).map_err(store_error)? {
-                self.found.push(layout::parse_id(id, value)?);
-            }
+            let entry = view.tables.id_entry(view.txn, view.young, id)?;
+            self.found.extend(entry);
             if meter.entry() {
                 return Ok(Step::Pause);
             }

@@ -17,8 +17,10 @@ use heed::{
 };
 use rustix::fs::FallocateFlags;
 
-use super::layout::{self, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
+use super::layout::{self, Entry, META_INDEXED, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
+use super::nursery::Nursery;
+use super::young::{Tree, Young};
 use super::{EmbeddedOptions, OpenError, file, size, store_error, upgrade};
 use crate::limits::{COMMIT_BYTES_MAX, STORE_MAP_BYTES_MIN, STORE_RESERVE_BYTES_MAX};
 use crate::nostr::event::Event;
@@ -43,6 +45,8 @@ pub struct Tables {
     pub env: Env<WithoutTls>,
     /// What the file may grow to, in bytes. The map is larger where more than that is in use already.
     pub(super) bytes_max: u64,
+    /// Entries that are not in their databases yet.
+    pub(super) nursery: Nursery,
     pub(super) meta: Table,
     pub(super) events: Table,
     pub(super) id: Table,
@@ -89,13 +93,14 @@ impl Tables {
             // The file of a store that another program has made and never used.
             None => create(env)?,
             Some(SCHEMA_VERSION) => attach(env)?,
-            Some(_) => {
+            Some(version) => {
                 let tables = extend(env)?;
-                upgrade::run(&tables).map_err(OpenError::Store)?;
+                upgrade::run(&tables, version).map_err(OpenError::Store)?;
                 tables
             }
         };
         tables.bytes_max = bytes_max as u64;
+        tables.nursery.recover(&tables).map_err(OpenError::Store)?;
         tables.make_room()?;
         Ok(tables)
     }
@@ -134,13 +139,37 @@ impl Tables {
 
     /// The ordered index's database.
     pub fn index(&self, index: layout::Index) -> Table {
-        match index {
-            layout::Index::Time => self.time,
-            layout::Index::Kind => self.kind,
-            layout::Index::Author => self.author,
-            layout::Index::AuthorKind => self.author_kind,
-            layout::Index::Tag => self.tag,
+        self.tree(Tree::of(index))
+    }
+
+    /// The database of index entries.
+    pub fn tree(&self, tree: Tree) -> Table {
+        match tree {
+            Tree::Id => self.id,
+            Tree::Time => self.time,
+            Tree::Kind => self.kind,
+            Tree::Author => self.author,
+            Tree::AuthorKind => self.author_kind,
+            Tree::Tag => self.tag,
         }
+    }
+
+    /// What is known of an id, by a transaction and what was young before it.
+    pub fn id_entry(
+        &self,
+        txn: &RoTxn<'_>,
+        young: &Young,
+        id: &[u8; 32],
+    ) -> Result<Option<Entry>, StoreError> {
+        if let Some(value) = young.get(Tree::Id, id) {
+            let entry = layout::parse_id(id, value)?;
+            let event = self.events.get(txn, &entry.seq.to_be_bytes());
+            if event.map_err(store_error)?.is_some() {
+                return Ok(Some(entry));
+            }
+        }
+        let value = self.id.get(txn, id).map_err(store_error)?;
+        value.map(|value| layout::parse_id(id, value)).transpose()
     }
 
     /// Every database.
@@ -305,6 +334,7 @@ fn make(env: Env<WithoutTls>, is_new: bool) -> Result<Tables, OpenError> {
             if is_new {
                 tables[0].put(txn, META_SCHEMA, &SCHEMA_VERSION.to_be_bytes())?;
                 tables[0].put(txn, META_SEQUENCE, &0u64.to_be_bytes())?;
+                tables[0].put(txn, META_INDEXED, &0u64.to_be_bytes())?;
             }
             let tables: [_; NAMES.len()] = tables.try_into().expect("one database a name");
             Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
@@ -357,6 +387,7 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
     Tables {
         env,
         bytes_max: 0,
+        nursery: Nursery::default(),
         meta,
         events,
         id,

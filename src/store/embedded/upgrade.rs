@@ -3,27 +3,33 @@
 //! Schema 1 knew neither deletion nor expiry. Its events that expire are written anew in the form of
 //! now, under the same keys, and its deletion requests are followed. Its requests to vanish stay
 //! unfollowed, as they were accepted without a look at whom they meant.
+//!
+//! Schema 2 wrote every entry with its event: all of them are there.
 
 use std::ops::Bound;
 
 use super::apply::{Group, Scratch};
-use super::layout::{self, META_SCHEMA, SCHEMA_VERSION, for_each_entry};
+use super::layout::{self, META_INDEXED, META_SCHEMA, SCHEMA_VERSION, for_each_entry};
 use super::store_error;
 use super::tables::Tables;
 use crate::nostr::event::Event;
 use crate::nostr::kind;
 use crate::store::StoreError;
 
-/// Brings a store of schema 1 up to date.
-pub fn run(tables: &Tables) -> Result<(), StoreError> {
+/// Brings a store of an earlier schema up to date.
+pub fn run(tables: &Tables, schema: u32) -> Result<(), StoreError> {
     let mut scratch = Scratch::default();
     let mut group = Group::begin(tables, &mut scratch)?;
-    let requests = group.renew_expiring()?;
-    for seq in requests {
-        if let Some(request) = tables.event(&group.txn, seq)? {
-            group.delete_named(&request)?;
+    if schema < 2 {
+        for seq in group.renew_expiring()? {
+            if let Some(request) = tables.event(&group.txn, seq)? {
+                group.delete_named(&request)?;
+            }
         }
     }
+    let last = tables.last_sequence(&group.txn)?.to_be_bytes();
+    let put = tables.meta.put(&mut group.txn, META_INDEXED, &last);
+    put.map_err(store_error)?;
     let version = SCHEMA_VERSION.to_be_bytes();
     let put = tables.meta.put(&mut group.txn, META_SCHEMA, &version);
     put.map_err(store_error)?;

@@ -16,6 +16,7 @@ use super::vanish::Erasure;
 use super::{Shared, expiry, size};
 use crate::limits::{
     RETENTION_LEARN_ENTRIES_MAX, UPKEEP_INDEX_ENTRIES_MAX, UPKEEP_LOOK, UPKEEP_STEPS_MAX,
+    YOUNG_REST,
 };
 use crate::nostr::event::Event;
 use crate::nostr::reason::Reason;
@@ -65,6 +66,8 @@ pub struct Upkeep<C> {
     next_look: Instant,
     /// Expired events may be left since the last look.
     expiring: bool,
+    /// When the writer has been idle for long enough to settle young index entries.
+    rests_at: Instant,
     /// Something failed: nothing more is tried until the next look.
     failed: bool,
     /// How often the share is halved.
@@ -80,17 +83,19 @@ enum Chore {
     Erasure,
     Learning,
     Retention,
+    Settling,
 }
 
 impl Chore {
-    const COUNT: usize = 4;
+    const COUNT: usize = 5;
 
     fn next(self) -> Chore {
         match self {
             Chore::Expiry => Chore::Erasure,
             Chore::Erasure => Chore::Learning,
             Chore::Learning => Chore::Retention,
-            Chore::Retention => Chore::Expiry,
+            Chore::Retention => Chore::Settling,
+            Chore::Settling => Chore::Expiry,
         }
     }
 }
@@ -111,6 +116,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
             pressure: Pressure::default(),
             next_look: Instant::now(),
             expiring: true,
+            rests_at: Instant::now() + YOUNG_REST,
             failed: false,
             halvings: 0,
             next: Chore::Expiry,
@@ -130,6 +136,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
 
     /// Takes in what a commit has changed.
     pub fn follow(&mut self, scratch: &Scratch) {
+        self.rests_at = Instant::now() + YOUNG_REST;
         self.keeper.follow(&scratch.changes);
     }
 
@@ -146,7 +153,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
     }
 
     /// How long nothing is to be done.
-    pub fn wait(&self) -> Duration {
+    pub fn wait(&self, tables: &Tables) -> Duration {
         let busy = self.expiring
             || !self.erasures.is_empty()
             || self.keeper.is_learning()
@@ -154,7 +161,11 @@ impl<C: Fn() -> u64> Upkeep<C> {
         if busy && !self.failed {
             return Duration::ZERO;
         }
-        self.next_look.saturating_duration_since(Instant::now())
+        let wakes_at = match self.failed || tables.nursery.is_empty() {
+            true => self.next_look,
+            false => self.next_look.min(self.rests_at),
+        };
+        wakes_at.saturating_duration_since(Instant::now())
     }
 
     /// Does one share of what there is to do.
@@ -192,6 +203,7 @@ impl<C: Fn() -> u64> Upkeep<C> {
             Chore::Erasure => self.erase(shared, scratch, sink),
             Chore::Learning => self.learn(tables),
             Chore::Retention => self.retain(tables, scratch, sink),
+            Chore::Settling => self.settle(tables, scratch, sink),
         }
     }
 
@@ -298,6 +310,27 @@ impl<C: Fn() -> u64> Upkeep<C> {
         true
     }
 
+    /// Writes index entries to their trees that would wait for more to come.
+    fn settle(
+        &mut self,
+        tables: &Tables,
+        scratch: &mut Scratch,
+        sink: &mut impl CommitSink,
+    ) -> bool {
+        if tables.nursery.is_empty() || Instant::now() < self.rests_at {
+            return false;
+        }
+        let entries = (UPKEEP_INDEX_ENTRIES_MAX >> self.halvings).max(1);
+        match settle(tables, scratch, entries) {
+            Ok(()) => self.commit(scratch, sink),
+            Err(error) => {
+                let what = "index entries could not be written, trying again";
+                self.try_smaller(tables, error, what);
+            }
+        }
+        true
+    }
+
     /// After a commit that has succeeded.
     fn commit(&mut self, scratch: &mut Scratch, sink: &mut impl CommitSink) {
         self.keeper.follow(&scratch.changes);
@@ -362,6 +395,18 @@ fn say(pressure: &mut Pressure, usage: &Usage) {
     }
 }
 
+/// Writes so many of the young index entries.
+pub(super) fn settle(
+    tables: &Tables,
+    scratch: &mut Scratch,
+    entries: usize,
+) -> Result<(), StoreError> {
+    let mut group = Group::begin(tables, scratch)?;
+    group.settle_some(entries);
+    group.commit()?;
+    Ok(())
+}
+
 /// Removes a share of what has expired. True: all of it.
 pub(super) fn expire(
     tables: &Tables,
@@ -370,6 +415,7 @@ pub(super) fn expire(
     mut share: Share,
 ) -> Result<bool, StoreError> {
     let mut group = Group::begin(tables, scratch)?;
+    group.hold();
     let all = group.expire(now, &mut share)?;
     group.commit()?;
     Ok(all)
@@ -385,6 +431,7 @@ pub(super) fn retain(
     mut share: Share,
 ) -> Result<bool, StoreError> {
     let mut group = Group::begin(tables, scratch)?;
+    group.hold();
     let all = group.retain(keeper, now, &mut share)?;
     group.commit()?;
     Ok(all)
@@ -397,6 +444,7 @@ fn step(
     mut share: Share,
 ) -> Result<bool, StoreError> {
     let mut group = Group::begin(tables, scratch)?;
+    group.hold();
     let all = erasure.step(&mut group, &mut share)?;
     group.commit()?;
     Ok(all)

@@ -20,6 +20,7 @@ use super::layout::{self, Index, Key, ORDER_BYTES};
 use super::store_error;
 use super::tables::Tables;
 use super::upkeep::Share;
+use super::young::Tree;
 use crate::nostr::event::Event;
 use crate::nostr::kind;
 use crate::store::{Done, Outcome, Removal, StoreError};
@@ -175,10 +176,13 @@ impl Group<'_, '_> {
             };
             let range = (from, Bound::Unbounded);
             let entries = self.tables.index(index).range(&self.txn, &range);
-            let Some(entry) = entries.map_err(store_error)?.next() else {
+            let written = entries.map_err(store_error)?.next();
+            let written = written.transpose().map_err(store_error)?;
+            let young = self.young.next(Tree::of(index), from);
+            let next = young.into_iter().chain(written);
+            let Some((key, value)) = next.min_by_key(|(key, _)| *key) else {
                 return Ok(true);
             };
-            let (key, value) = entry.map_err(store_error)?;
             let Some(entry) = layout::parse_entry(index, prefix.as_bytes(), key, value)? else {
                 return Ok(true);
             };

@@ -20,7 +20,7 @@ use super::layout;
 use super::upkeep::Upkeep;
 use crate::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
-    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX,
+    FILL_INDEX_ENTRIES_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_EVENTS_MAX, WRITER_NICE,
 };
 use crate::nostr::event::Event;
 use crate::store::retention::Retention;
@@ -173,6 +173,7 @@ fn run(
     bounds: GroupBounds,
 ) {
     let _guard = AbortOnPanic;
+    step_back();
     let mut writer = Writer {
         shared,
         sink,
@@ -183,7 +184,8 @@ fn run(
     let mut jobs = Vec::new();
     let mut group: Vec<Done> = Vec::new();
     loop {
-        let open = shared.queue.take(&mut jobs, writer.upkeep.wait());
+        let wait = writer.upkeep.wait(&shared.tables);
+        let open = shared.queue.take(&mut jobs, wait);
         let mut rest = jobs.drain(..).peekable();
         while rest.peek().is_some() || !group.is_empty() {
             let mut size = Size::default();
@@ -220,7 +222,11 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     fn write(&mut self, mut group: Vec<Done>) -> Vec<Done> {
         let start = Instant::now();
         let mut later = Vec::new();
-        match self.commit(&mut group) {
+        let committed = match self.commit(&mut group, false) {
+            Err(error) if error.may_fit_in_parts() => self.commit(&mut group, true),
+            committed => committed,
+        };
+        match committed {
             Ok((stored, taken)) => {
                 later = group.split_off(taken);
                 if stored > 0 {
@@ -263,10 +269,14 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     }
 
     /// Decides and commits one group. Returns how many events were stored, and of how many at its
-    /// front there is an outcome: the others are left for the next group.
-    fn commit(&mut self, group: &mut [Done]) -> Result<(usize, usize), StoreError> {
+    /// front there is an outcome: the others are left for the next group. With `alone` nothing is
+    /// written that is due of groups before it.
+    fn commit(&mut self, group: &mut [Done], alone: bool) -> Result<(usize, usize), StoreError> {
         self.vanishing.clear();
         let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
+        if alone {
+            commit.hold();
+        }
         let (mut stored, mut taken) = (0, 0);
         for (at, done) in group.iter_mut().enumerate() {
             if commit.is_full() {
@@ -320,6 +330,15 @@ impl Size {
             entries,
         };
         true
+    }
+}
+
+/// Lets shards have the core first: on a machine with as many shards as cores one of them shares it
+/// with the writer, and who waits there is not one that publishes alone.
+fn step_back() {
+    let this = Some(rustix::thread::gettid());
+    if let Err(error) = rustix::process::setpriority_process(this, WRITER_NICE) {
+        tracing::warn!(%error, "the store's writer keeps its priority");
     }
 }
 

@@ -106,7 +106,8 @@ impl Floor {
         }
     }
 
-    fn is_wall_time(self) -> bool {
+    /// Whether its cost is the time that passes, and not that of a CPU.
+    pub fn is_wall_time(self) -> bool {
         matches!(self, Floor::CommitLmdb | Floor::CommitAppend)
     }
 }

@@ -95,7 +95,12 @@ fn a_new_store_has_its_file_when_it_is_whole() {
 /// page less is told by the list of free pages or is a page that is needed.
 #[test]
 fn a_file_that_lacks_free_pages_alone_is_sound() {
-    for (seed, large) in [(1, 2_000_000), (2, 300_000), (3, 5_000)] {
+    let mut left_out = false;
+    let large = (1..20).map(|seed| (seed, 2_000_000));
+    for (seed, large) in large.chain([(2, 300_000), (3, 5_000)]) {
+        if large > 1_000_000 && left_out {
+            continue;
+        }
         let dir = folder();
         let running = Running::open(&options(dir.path()));
         let mut random = fastrand::Rng::with_seed(seed);
@@ -117,10 +122,7 @@ fn a_file_that_lacks_free_pages_alone_is_sound() {
         drop(running);
         let path = data(dir.path());
         let written = len(&path);
-        assert!(
-            written < pages || large < 1_000_000,
-            "nothing was left out: {written} of {pages}"
-        );
+        left_out |= written < pages;
         // Down to the first page that is needed, everything is there to be read.
         let mut left = written;
         while file::check(&path).is_ok() {
@@ -132,6 +134,7 @@ fn a_file_that_lacks_free_pages_alone_is_sound() {
         }
         assert!(left > 16_384, "a store of {left} bytes");
     }
+    assert!(left_out, "nothing was ever left out");
 }
 
 proptest::proptest! {

@@ -92,7 +92,7 @@ fn a_newer_schema_is_refused() {
             error,
             OpenError::NewerSchema {
                 found: 9,
-                supported: 2
+                supported: 3
             }
         ),
         "{error:?}"

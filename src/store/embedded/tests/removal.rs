@@ -254,6 +254,7 @@ fn a_store_of_schema_1_is_brought_up_to_date() {
     {
         let running = Running::open(&options(dir.path()));
         running.put(&[expiring.clone(), deletion]);
+        settle(&running.store);
         // As schema 1 had it: no databases of ours, no mark in the sequences, no time before the JSON.
         let tables = &running.store.shared.tables;
         let mut txn = tables.env.write_txn().expect("a transaction");
@@ -280,6 +281,7 @@ fn a_store_of_schema_1_is_brought_up_to_date() {
             .expect("writes");
         txn.commit().expect("commits");
         assert_eq!(word(&running.put_one(&note(3, 3))), "stored");
+        settle(&running.store);
     }
     let running = Running::open(&options(dir.path()));
     assert_eq!(audit(&running.store).len(), 2);
