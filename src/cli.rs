@@ -5,6 +5,7 @@
 //! | [`settings`] | the table |
 //! | [`asked`] | what the process can be asked to do |
 //! | [`commands`] | the subcommands, as clap knows them |
+//! | [`pages`] | what is made of them: completions, the manual page |
 //!
 //! [`parse`] takes the arguments and the environment and finds out what was typed; it judges no
 //! value. What a value means is `config`'s business. An option wins over its variable, a variable
@@ -21,6 +22,7 @@ use crate::secret::Secret;
 
 pub mod asked;
 pub mod commands;
+pub mod pages;
 pub mod settings;
 
 pub use asked::{Access, AccessVerb, Command, Export};
@@ -143,7 +145,7 @@ impl Raw {
 /// Why there is nothing to run.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// `--help` or `--version`: print this on standard output and exit 0.
+    /// `--help`, `--version`, or a page: print this on standard output and exit 0.
     #[error("{0}")]
     Asked(String),
     /// The command line cannot be understood: print this on standard error and exit
@@ -166,6 +168,10 @@ pub fn parse(
         }
     })?;
 
+    // A page is the same whatever the settings are, so these are not looked at.
+    if let Some(page) = pages::asked(&matches) {
+        return Err(CliError::Asked(page));
+    }
     let mut raw = Raw::default();
     read_environment(&mut raw, env)?;
     read_options(&mut raw, &matches);

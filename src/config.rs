@@ -47,6 +47,8 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// How shards do I/O.
     pub io_driver: IoDriver,
+    /// Take the listening sockets of the relay that runs on the data folder.
+    pub take_over: bool,
     /// Where clients connect.
     pub bind: SocketAddr,
     /// Where the health server listens.
@@ -283,6 +285,7 @@ impl Config {
                     ("epoll", IoDriver::Epoll),
                 ],
             ),
+            take_over: take_over(reader, &store),
             bind,
             health,
             metrics,
@@ -445,6 +448,17 @@ fn store(reader: &mut Reader<'_>) -> StoreKind {
             StoreKind::Embedded
         }
     }
+}
+
+fn take_over(reader: &mut Reader<'_>, store: &StoreKind) -> bool {
+    let take_over = reader.switch("BUZZ_TAKE_OVER");
+    if take_over && matches!(store, StoreKind::Embedded) {
+        reader.fault(
+            "BUZZ_TAKE_OVER: an embedded store belongs to one process, so nothing can be taken over \
+             while it runs; stop the old relay, then start the new one, or use BUZZ_STORE=postgres",
+        );
+    }
+    take_over
 }
 
 /// How large the embedded store may grow, and what it keeps for how long.

@@ -25,6 +25,7 @@
 //! | [`drain`] | closes spread over a window: the plan, the counts, the order of things |
 //! | [`shard`] | a thread with its share of the connections |
 //! | [`control`] | start and end, signals, logs, health and metrics servers |
+//! | [`look`] | a relay seen from outside: one picture, or a live one in a terminal |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("buzz-uring runs on Linux only: it is built on io_uring, epoll and SO_REUSEPORT");
@@ -40,6 +41,7 @@ pub mod gate;
 pub mod lifecycle;
 pub mod limits;
 pub mod live;
+pub mod look;
 pub mod metrics;
 pub mod nostr;
 pub mod secret;

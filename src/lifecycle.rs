@@ -11,6 +11,9 @@ pub enum Stage {
     Starting,
     /// Serving; ready.
     Ready,
+    /// Told to stop while others keep the listening sockets: no socket is accepted any more, and
+    /// those that are ask for their upgrade, which they get.
+    Leaving,
     /// Told to stop: no new connections, the old ones are closed in order.
     Draining,
     /// Connections have ended; store and flags are being closed.
@@ -25,6 +28,7 @@ impl Stage {
         match self {
             Stage::Starting => "starting",
             Stage::Ready => "ready",
+            Stage::Leaving => "leaving",
             Stage::Draining => "draining",
             Stage::Closing => "closing",
             Stage::Stopped => "stopped",
@@ -44,8 +48,9 @@ impl Stage {
         match byte {
             0 => Stage::Starting,
             1 => Stage::Ready,
-            2 => Stage::Draining,
-            3 => Stage::Closing,
+            2 => Stage::Leaving,
+            3 => Stage::Draining,
+            4 => Stage::Closing,
             _ => Stage::Stopped,
         }
     }
@@ -78,7 +83,7 @@ impl Lifecycle {
         self.stage.fetch_max(stage as u8, Ordering::SeqCst) < stage as u8
     }
 
-    /// True from the moment the process was told to stop.
+    /// True from the moment that connections which open are the drain's to close.
     pub fn is_draining(&self) -> bool {
         self.stage() >= Stage::Draining
     }
@@ -92,6 +97,8 @@ mod tests {
     fn the_stage_only_goes_forwards_and_each_step_has_one_winner() {
         let life = Lifecycle::new();
         assert_eq!((life.stage(), life.is_draining()), (Stage::Starting, false));
+        assert!(life.advance(Stage::Leaving));
+        assert!(!life.is_draining());
         assert!(life.advance(Stage::Draining));
         assert!(!life.advance(Stage::Draining));
         // A start that ends after the signal does not make the process ready again.
@@ -103,8 +110,8 @@ mod tests {
 
     #[test]
     fn every_stage_survives_its_byte() {
-        use Stage::{Closing, Draining, Ready, Starting, Stopped};
-        for stage in [Starting, Ready, Draining, Closing, Stopped] {
+        use Stage::{Closing, Draining, Leaving, Ready, Starting, Stopped};
+        for stage in [Starting, Ready, Leaving, Draining, Closing, Stopped] {
             assert_eq!(Stage::of(stage as u8), stage);
         }
     }

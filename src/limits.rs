@@ -268,7 +268,21 @@ pub const ADMIN_CONNECTION_MS_MAX: u64 = 3_000;
 /// Longest wait of `buzz-uring health` for a whole answer: less than a container engine waits for it.
 pub const HEALTH_ANSWER_WAIT: Duration = Duration::from_secs(3);
 /// Bytes of that answer that are read.
-pub const HEALTH_ANSWER_BYTES_MAX: u64 = 4_096;
+pub const HEALTH_ANSWER_BYTES_MAX: usize = 4_096;
+/// Longest wait of `buzz-uring status` and `top` for a whole answer.
+pub const STATUS_ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Bytes of that answer that are read: some 250 a shard, and a few thousand besides.
+pub const STATUS_ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Characters of a text in that answer that are shown.
+pub const STATUS_TEXT_CHARS_MAX: usize = 200;
+/// Addresses of a host name that are tried.
+pub const LOOK_ADDRESSES_MAX: usize = 8;
+/// Time from one question of `buzz-uring top` to the next.
+pub const TOP_PERIOD: Duration = Duration::from_secs(1);
+/// Longest time for which `buzz-uring top` waits for a key before it looks for an answer.
+pub const TOP_KEY_LOOK: Duration = Duration::from_millis(50);
+/// Points of a chart that are kept, one a question: more than the columns of any terminal's third.
+pub const TOP_POINTS_MAX: usize = 400;
 /// Shortest time between two words to the service manager's watchdog.
 pub const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(10);
 /// Longest wait until every shard serves by settings that were read again.
@@ -454,6 +468,20 @@ pub const DRAIN_QUIET: Duration = Duration::from_millis(200);
 /// Time that every shard has to empty its accept queue and to count its connections; then the drain
 /// goes on without the answer of those that are late.
 pub const SHARD_STOPS_ACCEPTING_WAIT: Duration = Duration::from_secs(1);
+/// Time that upgrades under way have to be answered when a new process has taken the listening sockets
+/// over: until every silent client has been told that its request takes too long.
+pub const HAND_OVER_UPGRADES_WAIT: Duration =
+    HEAD_WAIT.saturating_add(SWEEP_INTERVAL.saturating_mul(2));
+/// Descriptors that pass to a new process at once; the kernel takes up to 253.
+pub const HAND_OVER_DESCRIPTORS_MAX: usize = 64;
+/// Bytes of what the two processes say to each other at once.
+pub const HAND_OVER_WORD_BYTES_MAX: usize = 4_096;
+/// Conversations about a hand-over at one time: all but one are refusals.
+pub const HAND_OVER_CONNECTIONS_MAX: usize = 4;
+/// Longest wait for a word that the other process has at hand.
+pub const HAND_OVER_WORD_WAIT: Duration = Duration::from_secs(5);
+/// Longest time from the sockets to the word that the new process serves: its database may be away.
+pub const HAND_OVER_MAX: Duration = Duration::from_millis(DB_WAIT_MS_MAX + 60_000);
 /// Connections that a shard closes before it looks at its others.
 pub const CLOSES_AT_ONCE_MAX: usize = 64;
 /// Connections that are taken from one accept queue before its listener closes. The queue holds

@@ -28,6 +28,18 @@ pub enum Command {
         /// Whether it wants traffic, not whether it lives.
         ready: bool,
     },
+    /// Print one picture of a relay.
+    Status {
+        /// As the relay answered it.
+        json: bool,
+        /// Its health port, if it is not the one of the settings.
+        url: Option<String>,
+    },
+    /// Show a relay until a key is pressed.
+    Top {
+        /// As of `Status`.
+        url: Option<String>,
+    },
     /// Store the events that standard input gives.
     Import,
     /// Give the stored events to standard output.

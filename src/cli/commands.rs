@@ -7,12 +7,16 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::FEATURE_FLAG_PREFIX;
 use super::asked::{Access, AccessVerb, Command, Export};
+use super::pages;
 use super::settings::{SETTINGS, Setting};
 use crate::version::FULL;
 
+/// What the program is called.
+pub(super) const NAME: &str = "buzz-uring";
+
 /// The command line as clap knows it: also the source of manual page and completions.
 pub fn command() -> clap::Command {
-    let mut command = clap::Command::new("buzz-uring")
+    let mut command = clap::Command::new(NAME)
         .about("A Nostr relay for Linux: one io_uring shard per core")
         .version(FULL)
         .after_help(secrets_help())
@@ -58,6 +62,8 @@ pub fn command() -> clap::Command {
                         .action(ArgAction::SetTrue),
                 ),
         )
+        .subcommand(status_command())
+        .subcommand(top_command())
         .subcommand(import_command())
         .subcommand(export_command())
         .subcommand(backup_command())
@@ -71,7 +77,9 @@ pub fn command() -> clap::Command {
                         .help("Change nothing; exit 1 if a migration is missing")
                         .action(ArgAction::SetTrue),
                 ),
-        );
+        )
+        .subcommand(pages::completions_command())
+        .subcommand(pages::manual_command());
     for setting in SETTINGS {
         if let Some(name) = setting.option() {
             command = command.arg(option(setting, name));
@@ -94,6 +102,13 @@ pub(super) fn read(matches: &ArgMatches) -> Command {
         Some((ACCESS, matches)) => Command::Access(access(matches)),
         Some((HEALTH, matches)) => Command::Health {
             ready: matches.get_flag(READY),
+        },
+        Some((STATUS, matches)) => Command::Status {
+            json: matches.get_flag(JSON),
+            url: matches.get_one(URL).cloned(),
+        },
+        Some((TOP, matches)) => Command::Top {
+            url: matches.get_one(URL).cloned(),
         },
         Some((IMPORT, _)) => Command::Import,
         Some((EXPORT, matches)) => Command::Export(export(matches)),
@@ -120,6 +135,9 @@ const LEVEL: &str = "LEVEL";
 const HEALTH: &str = "health";
 const READY: &str = "ready";
 const ACCESS: &str = "access";
+const STATUS: &str = "status";
+const TOP: &str = "top";
+const URL: &str = "url";
 const IMPORT: &str = "import";
 const EXPORT: &str = "export";
 const FILTER: &str = "filter";
@@ -238,6 +256,36 @@ fn access(matches: &ArgMatches) -> Access {
                 .collect(),
         },
     }
+}
+
+fn status_command() -> clap::Command {
+    clap::Command::new(STATUS)
+        .about(
+            "Print what the relay on BUZZ_HEALTH_PORT does: clients, gates, store, drain, shards",
+        )
+        .arg(
+            Arg::new(JSON)
+                .long(JSON)
+                .help("As the relay answers it (/_status), on one line")
+                .action(ArgAction::SetTrue),
+        )
+        .arg(url())
+        .after_help(
+            "Exit code 0: the relay is ready. 1: it is not, or does not answer. 64: bad usage.",
+        )
+}
+
+fn top_command() -> clap::Command {
+    clap::Command::new(TOP)
+        .about("Show the relay on BUZZ_HEALTH_PORT, every second, until q is pressed")
+        .arg(url())
+}
+
+fn url() -> Arg {
+    Arg::new(URL)
+        .long(URL)
+        .help("The health port of another relay: http://host:port")
+        .value_name("URL")
 }
 
 fn import_command() -> clap::Command {

@@ -140,6 +140,7 @@ pub const SETTINGS: &[Setting] = &[
     row(NETWORK, "BUZZ_METRICS_BIND", Preset::Text("0.0.0.0"), "address", "Address of the metrics server"),
     row(NETWORK, "BUZZ_METRICS_PORT", Preset::Number(limits::METRICS_PORT_DEFAULT as u64), "port", "Port of the metrics server: /metrics"),
     row(NETWORK, "BUZZ_SHARDS", Preset::Found("CPUs the process may use"), "threads", "Shard threads, one a CPU"),
+    switch(NETWORK, "BUZZ_TAKE_OVER", "Take the listening sockets of the relay that runs on the data folder, and let it drain once this one serves; needs BUZZ_STORE=postgres"),
     row(NETWORK, "BUZZ_IO_DRIVER", Preset::Text("auto"), "auto, io_uring or epoll", "How shards do I/O; auto falls back to epoll and says why"),
 
     row(STORE, "BUZZ_STORE", Preset::Text("embedded"), "embedded or postgres", "Where events are kept"),

@@ -82,16 +82,44 @@ pub struct BindError {
 pub struct Running(Vec<JoinHandle<()>>);
 
 impl Admin {
-    /// Binds both listeners, so that a taken port fails the start.
+    /// Binds both listeners, so that a taken port fails the start. A socket that is there already is
+    /// taken as it is.
     ///
     /// # Errors
     ///
     /// Names the setting.
-    pub fn bind(health: SocketAddr, metrics: SocketAddr) -> Result<Admin, BindError> {
+    pub fn open(
+        health: (SocketAddr, Option<TcpListener>),
+        metrics: (SocketAddr, Option<TcpListener>),
+    ) -> Result<Admin, BindError> {
         Ok(Admin {
             health: Bound::new("BUZZ_HEALTH_PORT", health)?,
             metrics: Bound::new("BUZZ_METRICS_PORT", metrics)?,
         })
+    }
+
+    /// Takes over listeners of another process.
+    ///
+    /// # Errors
+    ///
+    /// If one of them cannot be used.
+    pub fn adopt(health: TcpListener, metrics: TcpListener) -> io::Result<Admin> {
+        Ok(Admin {
+            health: Bound::adopt(health)?,
+            metrics: Bound::adopt(metrics)?,
+        })
+    }
+
+    /// Handles of both, health first.
+    ///
+    /// # Errors
+    ///
+    /// When there is no descriptor left.
+    pub fn handles(&self) -> io::Result<[TcpListener; 2]> {
+        Ok([
+            self.health.listener.try_clone()?,
+            self.metrics.listener.try_clone()?,
+        ])
     }
 
     /// The health server's real address.
@@ -274,19 +302,24 @@ struct Bound {
 }
 
 impl Bound {
-    fn new(variable: &'static str, address: SocketAddr) -> Result<Bound, BindError> {
-        let bind = || {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok(Bound {
-                address: listener.local_addr()?,
-                listener,
-            })
-        };
-        bind().map_err(|source| BindError {
+    fn new(
+        variable: &'static str,
+        (address, there): (SocketAddr, Option<TcpListener>),
+    ) -> Result<Bound, BindError> {
+        let listener = there.map_or_else(|| TcpListener::bind(address), Ok);
+        let bound = listener.and_then(Bound::adopt);
+        bound.map_err(|source| BindError {
             variable,
             address,
             source,
+        })
+    }
+
+    fn adopt(listener: TcpListener) -> io::Result<Bound> {
+        listener.set_nonblocking(true)?;
+        Ok(Bound {
+            address: listener.local_addr()?,
+            listener,
         })
     }
 

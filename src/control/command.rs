@@ -11,8 +11,8 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::door::Door;
 use super::socket;
-use super::stop::Door;
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
 use crate::limits::CONTROL_ANSWER_BYTES_MAX;
 

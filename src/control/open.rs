@@ -3,7 +3,6 @@
 //! A database may be away for a while. Until it answers nobody is served: the health port says that
 //! the relay starts, and upgrades are refused as they are at any other time that passes.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use axum::http::{StatusCode, header};
@@ -13,11 +12,12 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::admin::{self, Admin};
+use super::admin;
 use super::bounded::Bounded;
 use super::pages;
 use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
+use super::sockets::Sockets;
 use super::start::StartError;
 use crate::config::{Config, StoreKind};
 use crate::lifecycle::Stage;
@@ -32,19 +32,18 @@ use crate::store::{Store, unix_seconds};
 pub struct Opened {
     /// The store. It does not write yet.
     pub store: Store,
-    /// Held as long as the process runs.
+    /// Held as long as the process runs, unless it was taken over: then the caller has it.
     pub folder: Option<FolderLock>,
 }
 
-/// Opens the store.
+/// Opens the store. Meanwhile clients are answered, unless another relay still serves them.
 ///
 /// # Errors
 ///
 /// What keeps it from being opened. A signal that came meanwhile is none: it is the inner `Err`.
 pub async fn store(
     config: &Config,
-    public: &[TcpListener],
-    servers: &Admin,
+    sockets: &Sockets,
     signals: &mut Signals,
 ) -> Result<Result<Opened, StopRequest>, StartError> {
     let of_folder = |source: embedded::OpenError| StartError::Store {
@@ -58,7 +57,9 @@ pub async fn store(
             folder: None,
         }));
     };
-    let folder = FolderLock::take(&config.data_dir).map_err(of_folder)?;
+    let is_served = sockets.taken.is_some();
+    let take = || FolderLock::take(&config.data_dir).map_err(of_folder);
+    let folder = (!is_served).then(take).transpose()?;
     let options = PostgresOptions {
         url: url.clone(),
         read_url: read_url.clone(),
@@ -67,12 +68,13 @@ pub async fn store(
         wait: config.db_wait,
         clock: unix_seconds,
     };
-    let _meanwhile = Meanwhile::serve(public, servers)
+    let meanwhile = (!is_served).then(|| Meanwhile::serve(sockets)).transpose();
+    let _meanwhile = meanwhile
         .map_err(|error| StartError::System("cannot answer while the database is away", error))?;
     tokio::select! {
         store = Postgres::open(options) => Ok(Ok(Opened {
             store: Store::Postgres(store?),
-            folder: Some(folder),
+            folder,
         })),
         request = signals.next() => Ok(Err(request)),
     }
@@ -111,9 +113,10 @@ pub fn describe(store: &Store, commits: &Commits) -> Value {
 struct Meanwhile(Vec<JoinHandle<()>>);
 
 impl Meanwhile {
-    fn serve(public: &[TcpListener], servers: &Admin) -> std::io::Result<Meanwhile> {
-        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health().merge(looks()))?]);
-        for listener in public {
+    fn serve(sockets: &Sockets) -> std::io::Result<Meanwhile> {
+        let early = health().merge(looks());
+        let mut meanwhile = Meanwhile(vec![sockets.admin.serve_health_early(early)?]);
+        for listener in &sockets.public.listeners {
             listener.set_nonblocking(true)?;
             let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
             let life = Duration::from_millis(ADMIN_CONNECTION_MS_MAX);

@@ -16,6 +16,8 @@ pub enum StopRequest {
     Interrupt,
     /// An operator's command.
     Admin,
+    /// A process that has taken the listening sockets over.
+    HandOver,
 }
 
 impl StopRequest {
@@ -25,6 +27,7 @@ impl StopRequest {
             StopRequest::Terminate => "SIGTERM",
             StopRequest::Interrupt => "SIGINT",
             StopRequest::Admin => "admin",
+            StopRequest::HandOver => "hand-over",
         }
     }
 }

@@ -1,12 +1,14 @@
-//! The control socket: `control.sock` in the data folder, mode 0600, HTTP over a Unix socket.
+//! The sockets in the data folder, mode 0600.
 //!
-//! What the command line uses to speak to a running relay. Whoever can open it owns the data
-//! folder anyway. The folder's lock is held when it is bound, so a file of that name is the
-//! leftover of a process that has ended.
+//! `control.sock` is HTTP over a Unix socket: what the command line uses to speak to a running relay.
+//! `hand-over.sock` keeps records apart: see [`super::hand_over`]. Whoever can open them owns the data
+//! folder anyway. The folder's lock is held when they are bound, so a file of that name is the
+//! leftover of a process that has ended. Sockets that were taken over keep their files: what is bound
+//! to a file is the socket, not the process.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,13 +17,16 @@ use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::task::JoinHandle;
 
 use super::bounded::{Bounded, Brief, Lease};
 use crate::limits::{ADMIN_CONNECTIONS_MAX, CONTROL_CONNECTION_MS_MAX};
 
-/// The socket's name in the data folder.
+/// The control socket's name in the data folder.
 pub const NAME: &str = "control.sock";
+/// The name of the socket by which a new process takes over.
+pub const HAND_OVER_NAME: &str = "hand-over.sock";
 
 /// The socket, bound and not yet answering. Its file goes when the server is dropped.
 #[derive(Debug)]
@@ -30,14 +35,23 @@ pub struct Socket {
     file: SocketFile,
 }
 
-/// The socket's file, which goes with it.
+/// A socket's file, which goes with it.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+pub struct SocketFile(Option<PathBuf>);
+
+impl SocketFile {
+    /// Leaves it: the socket is another process's now.
+    pub fn leave(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = std::fs::remove_file(&self.0);
+        if let Some(path) = &self.0 {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -45,36 +59,83 @@ impl Drop for SocketFile {
 #[derive(Debug)]
 pub struct Running {
     task: JoinHandle<()>,
-    _file: SocketFile,
+    file: Option<SocketFile>,
+}
+
+impl Running {
+    /// Stops, and leaves the file: the socket is another process's now.
+    pub fn leave(mut self) {
+        self.file.take().into_iter().for_each(SocketFile::leave);
+    }
 }
 
 impl Socket {
-    /// Binds the socket in `dir`, whose lock the caller holds.
+    /// Binds the control socket in `dir`, whose lock the caller holds.
     ///
     /// # Errors
     ///
     /// What the kernel says, with the path.
     pub fn bind(dir: &Path) -> io::Result<Socket> {
-        let path = dir.join(NAME);
+        Socket::bind_as(dir, NAME, SocketType::STREAM)
+    }
+
+    /// Binds the socket of hand-overs, as [`Socket::bind`] does the other one.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, with the path.
+    pub fn bind_records(dir: &Path) -> io::Result<Socket> {
+        Socket::bind_as(dir, HAND_OVER_NAME, SocketType::SEQPACKET)
+    }
+
+    /// Takes over one that is bound in `dir` already.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not let it be used without waiting.
+    pub fn adopt(dir: &Path, name: &str, listener: UnixListener) -> io::Result<Socket> {
+        listener.set_nonblocking(true)?;
+        Ok(Socket {
+            listener,
+            file: SocketFile(Some(dir.join(name))),
+        })
+    }
+
+    fn bind_as(dir: &Path, name: &str, kind: SocketType) -> io::Result<Socket> {
+        let path = dir.join(name);
         let bind = || {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let listener = bind_private(dir)?;
+            let listener = bind_private(dir, name, kind)?;
             listener.set_nonblocking(true)?;
             Ok(listener)
         };
         match bind() {
             Ok(listener) => Ok(Socket {
                 listener,
-                file: SocketFile(path),
+                file: SocketFile(Some(path)),
             }),
             Err(error) => {
                 let text = format!("{}: {error}", path.display());
                 Err(io::Error::new(error.kind(), text))
             }
         }
+    }
+
+    /// A handle of its own.
+    ///
+    /// # Errors
+    ///
+    /// When there is no descriptor left.
+    pub fn handle(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+
+    /// The socket, and its file.
+    pub fn into_parts(self) -> (UnixListener, SocketFile) {
+        (self.listener, self.file)
     }
 
     /// Starts to answer, on the runtime this is called within.
@@ -93,7 +154,7 @@ impl Socket {
         });
         Ok(Running {
             task,
-            _file: self.file,
+            file: Some(self.file),
         })
     }
 }
@@ -117,16 +178,33 @@ impl Drop for Running {
 ///
 /// `NotFound` or `ConnectionRefused` when none does.
 pub fn connect(dir: &Path) -> io::Result<UnixStream> {
-    with_short_path(dir, |path| UnixStream::connect(path))
+    with_short_path(dir, NAME, |path| UnixStream::connect(path))
+}
+
+/// Connects to the socket of hand-overs of the relay that runs on `dir`. What it gives keeps records
+/// apart.
+///
+/// # Errors
+///
+/// `NotFound` or `ConnectionRefused` when none does, or none that hands over.
+pub fn connect_records(dir: &Path) -> io::Result<UnixStream> {
+    let socket = new(SocketType::SEQPACKET)?;
+    with_short_path(dir, HAND_OVER_NAME, |path| {
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(())
+    })?;
+    Ok(UnixStream::from(socket))
+}
+
+fn new(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
 }
 
 /// Binds with mode 0600 from the first moment: the socket's own mode becomes the file's.
-fn bind_private(dir: &Path) -> io::Result<UnixListener> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let family = AddressFamily::UNIX;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+fn bind_private(dir: &Path, name: &str, kind: SocketType) -> io::Result<UnixListener> {
+    let socket = new(kind)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    with_short_path(dir, |path| {
+    with_short_path(dir, name, |path| {
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(())
     })?;
@@ -134,17 +212,21 @@ fn bind_private(dir: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Calls `f` with a path to the socket in `dir` that fits an address: at most 107 bytes. A longer
+/// Calls `f` with a path to the socket of a name in `dir` that fits an address: at most 107 bytes. A longer
 /// one goes by way of the folder's descriptor.
-fn with_short_path<T>(dir: &Path, f: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+fn with_short_path<T>(
+    dir: &Path,
+    name: &str,
+    f: impl FnOnce(&Path) -> io::Result<T>,
+) -> io::Result<T> {
     const ADDRESS_BYTES_MAX: usize = 107;
-    let path = dir.join(NAME);
+    let path = dir.join(name);
     if path.as_os_str().len() <= ADDRESS_BYTES_MAX {
         return f(&path);
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(dir, flags, Mode::empty())?;
-    let short: OsString = format!("/proc/self/fd/{}/{NAME}", folder.as_raw_fd()).into();
+    let short: OsString = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()).into();
     f(Path::new(&short))
 }
 
@@ -182,6 +264,23 @@ mod tests {
             assert!(connect(&dir).is_err());
             assert!(!dir.join(NAME).exists());
         }
+    }
+
+    #[tokio::test]
+    async fn one_that_was_handed_over_keeps_its_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let socket = Socket::bind_records(dir.path()).expect("bind");
+        let next = socket.handle().expect("a handle");
+        let (listener, file) = socket.into_parts();
+        file.leave();
+        drop(listener);
+        connect_records(dir.path()).expect("the same socket");
+        let next = Socket::adopt(dir.path(), HAND_OVER_NAME, next).expect("the socket");
+        drop(next);
+        assert!(!dir.path().join(HAND_OVER_NAME).exists());
+        let control = Socket::bind(dir.path()).expect("bind");
+        control.serve(Router::new()).expect("serve").leave();
+        assert!(dir.path().join(NAME).exists());
     }
 
     #[test]

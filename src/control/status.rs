@@ -7,10 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::admin::Status;
 use super::caps::GateControl;
+use super::door::Door;
+use super::hand_over::give::Giver;
 use super::open;
 use super::refresh::Shown;
 use super::reload;
-use super::stop::Door;
 use crate::limits::HEARTBEAT_STALE;
 use crate::metrics::database::DatabaseMetrics;
 use crate::metrics::tally::{self, Tallies};
@@ -35,6 +36,8 @@ pub struct RelayStatus {
     pub addresses: [SocketAddr; 3],
     /// The drain.
     pub door: Door,
+    /// Hand-overs.
+    pub giver: Giver,
 }
 
 impl Status for RelayStatus {
@@ -70,6 +73,7 @@ impl Status for RelayStatus {
         status.insert("shards".to_owned(), shards.into());
         status.insert("totals".to_owned(), totals(&common.tallies));
         status.insert("drain".to_owned(), self.door.describe());
+        status.insert("hand_over".to_owned(), self.giver.describe());
         let level = reload::word(common.settings().config.log_level);
         status.insert("log_level".to_owned(), level.into());
         let (imports, exports) = common.transfers.running();

@@ -3,116 +3,34 @@
 //! Signals and commands are told apart only here. The first request starts the drain; the first
 //! signal after a command's drain joins it; a signal that repeats another one stops at once.
 //!
-//! The hard stop is a thread of its own. It must fire also when this runtime is stuck.
+//! Listening sockets that others hold as well, the service manager or a process that takes over, are
+//! left to them: whoever connects is theirs to serve. There is no grace then, because nobody has to
+//! notice anything, and the upgrades under way are answered first.
 
 use std::future::Future;
-use std::net::TcpListener;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use tokio::sync::watch;
-
+use super::admin;
+use super::door::Door;
+use super::hand_over::give::{self, Giver};
+use super::hard_stop::HardStop;
 use super::logs::Logs;
 use super::notify::Manager;
-use super::signals::{Requests, Signals, StopRequest};
+use super::signals::{Signals, StopRequest};
+use super::socket::{self, SocketFile};
+use super::sockets::Holding;
 use crate::config::DrainBudget;
 use crate::drain::ledger::{Ledger, Totals};
 use crate::drain::run::{self, Part, Relay};
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
 use crate::lifecycle::Stage;
 use crate::limits::{
-    DRAIN_ANSWER_WAIT, DRAIN_LOOK, DRAIN_QUIET, FLAGS_CLOSE_MS_MAX, SIGNAL_REPEATS,
-    STORE_CLOSE_MS_MAX, TRANSFER_STOP_MS_MAX,
+    DRAIN_ANSWER_WAIT, DRAIN_LOOK, DRAIN_QUIET, FLAGS_CLOSE_MS_MAX, HAND_OVER_UPGRADES_WAIT,
+    SIGNAL_REPEATS, STORE_CLOSE_MS_MAX, TRANSFER_STOP_MS_MAX,
 };
 use crate::metrics::{DrainClose, Label, series};
 use crate::shard::{Common, Mail, listener};
-
-/// The drain as commands and status see it. Cheap to clone.
-#[derive(Clone)]
-pub struct Door {
-    requests: Requests,
-    common: Arc<Common>,
-    known: Arc<Mutex<Known>>,
-    code: watch::Sender<Option<i32>>,
-}
-
-#[derive(Default)]
-struct Known {
-    by: Option<StopRequest>,
-    began: Option<Instant>,
-    /// The times as they were when it began: whatever is read again changes the next one only.
-    budget: Option<DrainBudget>,
-    seed: u64,
-}
-
-impl Door {
-    /// The door to the process whose requests go to `signals`.
-    pub fn new(common: Arc<Common>, signals: &Signals) -> Door {
-        Door {
-            requests: signals.requests(),
-            common,
-            known: Arc::default(),
-            code: watch::Sender::new(None),
-        }
-    }
-
-    /// Asks for the drain. It joins one that runs.
-    pub fn ask(&self) {
-        // A full stream holds requests enough.
-        self.requests.send(StopRequest::Admin);
-    }
-
-    /// Waits for the end of the drain: the exit code.
-    pub async fn ended(&self) -> i32 {
-        let mut code = self.code.subscribe();
-        match code.wait_for(Option::is_some).await {
-            Ok(code) => code.unwrap_or(EXIT_FAILED),
-            // The sender lives in `self`.
-            Err(_) => EXIT_FAILED,
-        }
-    }
-
-    /// What status shows.
-    pub fn describe(&self) -> Value {
-        let totals = self.common.drain.totals();
-        let known = self.known();
-        // The seed is drawn when the closes begin.
-        let is_closing = known.seed != 0;
-        let budget = known
-            .budget
-            .unwrap_or_else(|| self.common.settings().config.drain);
-        json!({
-            "state": match (self.common.lifecycle.stage(), is_closing) {
-                (Stage::Starting | Stage::Ready, _) => "none",
-                (Stage::Draining, false) => "grace",
-                (Stage::Draining, true) => "closing",
-                (Stage::Closing, _) => "ending",
-                (Stage::Stopped, _) => "ended",
-            },
-            "requested_by": known.by.map(StopRequest::as_str),
-            "running_ms": known.began.map(|began| began.elapsed().as_millis() as u64),
-            "window_ms": budget.jitter.as_millis() as u64,
-            "seed": format!("{:016x}", known.seed),
-            "connections": totals.all,
-            "sockets_remaining": self.sockets(),
-            "acknowledged": totals.acknowledged,
-            "cancelled": totals.cancelled,
-            "gone": totals.gone,
-            "exit_code": *self.code.borrow(),
-        })
-    }
-
-    fn sockets(&self) -> usize {
-        let shards = 0..self.common.shards();
-        shards.map(|shard| self.common.sockets(shard)).sum()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Everything that is needed to end the relay.
 pub struct Stop {
@@ -122,17 +40,62 @@ pub struct Stop {
     pub manager: Manager,
     /// Flushed before a hard stop's exit.
     pub logs: Logs,
-    /// Second handles of the shards' listening sockets.
-    pub listeners: Vec<TcpListener>,
+    /// What is listened on, and the locks.
+    pub holding: Holding,
+    /// Who hands it over.
+    pub giver: Giver,
+    /// Taken when the sockets are another process's.
+    pub fronts: Option<Fronts>,
+}
+
+/// The servers that are not the shards'.
+pub struct Fronts {
+    /// The control socket's.
+    pub control: socket::Running,
+    /// Health and metrics.
+    pub admin: admin::Running,
+    /// Hand-overs, and their socket's file.
+    pub hand_over: Option<(give::Running, SocketFile)>,
+}
+
+impl Fronts {
+    /// Stops them, and leaves the files of their sockets to the process that has those now.
+    fn leave(self) {
+        self.control.leave();
+        if let Some((_, file)) = self.hand_over {
+            file.leave();
+        }
+    }
+}
+
+/// What becomes of the listening sockets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sockets {
+    /// They are this process's alone and are closed.
+    Close,
+    /// The service manager keeps them.
+    Keep,
+    /// Another process has them.
+    Give,
+}
+
+impl Sockets {
+    fn as_str(self) -> &'static str {
+        match self {
+            Sockets::Close => "closed",
+            Sockets::Keep => "kept",
+            Sockets::Give => "handed over",
+        }
+    }
 }
 
 impl Stop {
     /// Waits for the request to stop, and stops in order. Returns the exit code.
-    pub async fn run(self, mut signals: Signals, close_flags: impl Future<Output = ()>) -> i32 {
+    pub async fn run(mut self, mut signals: Signals, close_flags: impl Future<Output = ()>) -> i32 {
         let first = signals.next().await;
         let mut requests = RequestsSoFar::default();
         requests.is_repeated(first, Instant::now());
-        let budget = self.begin(first);
+        let (sockets, budget) = self.begin(first);
         let code = tokio::select! {
             biased;
             signal = repeated(&mut signals, &mut requests) => {
@@ -144,15 +107,35 @@ impl Stop {
                 );
                 EXIT_FAILED
             }
-            code = self.in_order(budget, close_flags) => code,
+            code = self.in_order(sockets, budget, close_flags) => code,
         };
         self.answer(code).await;
+        // The sockets' files first: they are the folder's, which another process may take then.
+        drop(self.fronts.take());
+        self.holding.release();
         code
     }
 
-    /// Sets the draining flag before anything waits. Returns the times of this drain.
-    fn begin(&self, request: StopRequest) -> DrainBudget {
-        self.common().lifecycle.advance(Stage::Draining);
+    /// Sets the flag before anything waits. Returns what becomes of the listening sockets, and the times
+    /// of this drain.
+    fn begin(&mut self, request: StopRequest) -> (Sockets, DrainBudget) {
+        let kept = self.holding.look(|held| held.kept);
+        let sockets = match request == StopRequest::HandOver || self.giver.is_giving() {
+            true => Sockets::Give,
+            false if kept == Some(true) => Sockets::Keep,
+            false => Sockets::Close,
+        };
+        let lifecycle = &self.common().lifecycle;
+        if sockets == Sockets::Close {
+            lifecycle.advance(Stage::Draining);
+        } else {
+            self.common().leave_listeners();
+            lifecycle.advance(Stage::Leaving);
+        }
+        if sockets == Sockets::Give {
+            self.fronts.take().into_iter().for_each(Fronts::leave);
+            self.holding.release();
+        }
         let budget = self.common().settings().config.drain;
         // A client that reconnects finds another relay; a transfer had better be told early.
         self.common().transfers.stop();
@@ -168,21 +151,28 @@ impl Stop {
             grace_ms = budget.grace.as_millis() as u64,
             window_ms = budget.jitter.as_millis() as u64,
             hard_stop_ms = budget.hard_stop.as_millis() as u64,
+            sockets = sockets.as_str(),
             "the relay drains"
         );
-        self.manager.stopping("draining: new clients are refused");
-        budget
+        self.manager.stopping(match sockets {
+            Sockets::Close => "draining: new clients are refused",
+            Sockets::Keep => "draining: new clients wait for the next process",
+            Sockets::Give => "draining: new clients are another process's",
+        });
+        (sockets, budget)
     }
 
-    async fn in_order(&self, budget: DrainBudget, close_flags: impl Future<Output = ()>) -> i32 {
-        let quiet = DRAIN_QUIET.min(budget.grace / 2);
-        tokio::time::sleep(budget.grace - quiet).await;
-        for listener in &self.listeners {
-            if let Err(error) = listener::refuse_handshakes(listener) {
-                tracing::debug!(%error, "handshakes go on until the listeners close");
-            }
+    async fn in_order(
+        &self,
+        sockets: Sockets,
+        budget: DrainBudget,
+        close_flags: impl Future<Output = ()>,
+    ) -> i32 {
+        match sockets {
+            Sockets::Close => self.grace(budget.grace).await,
+            Sockets::Keep => self.leave(budget.grace).await,
+            Sockets::Give => self.leave(HAND_OVER_UPGRADES_WAIT).await,
         }
-        tokio::time::sleep(quiet).await;
         let hard_stop = HardStop::arm(budget.hard_stop, self.hard_stop());
         let seed = seed();
         self.door.known().seed = seed;
@@ -211,6 +201,38 @@ impl Stop {
         }
         tracing::info!("the relay has stopped");
         EXIT_CLEAN
+    }
+
+    /// Lets others notice that this relay is going. New clients are told meanwhile.
+    async fn grace(&self, grace: Duration) {
+        let quiet = DRAIN_QUIET.min(grace / 2);
+        tokio::time::sleep(grace - quiet).await;
+        self.holding.look(|held| {
+            for listener in &held.public {
+                if let Err(error) = listener::refuse_handshakes(listener) {
+                    tracing::debug!(%error, "handshakes go on until the listeners close");
+                }
+            }
+        });
+        tokio::time::sleep(quiet).await;
+    }
+
+    /// Accepts no more, and answers the upgrades of those that were accepted, for at most this long.
+    /// From then on a connection that opens is the drain's to close.
+    async fn leave(&self, upgrades: Duration) {
+        let end = Instant::now() + upgrades;
+        let mut told = vec![false; self.shards()];
+        loop {
+            for (shard, told) in told.iter_mut().enumerate() {
+                let tell = || self.common().tell(shard, Mail::LeaveListeners).is_ok();
+                *told = *told || tell();
+            }
+            if self.common().has_left() || Instant::now() >= end {
+                break;
+            }
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+        self.common().lifecycle.advance(Stage::Draining);
     }
 
     /// Waits until imports and exports have ended: they were told when the drain began.
@@ -336,7 +358,7 @@ impl RequestsSoFar {
     /// Whether this is a signal that repeats an earlier one. Two within a moment are one: a
     /// supervisor and a terminal may both send theirs.
     fn is_repeated(&mut self, request: StopRequest, now: Instant) -> bool {
-        if request == StopRequest::Admin {
+        if matches!(request, StopRequest::Admin | StopRequest::HandOver) {
             return false;
         }
         let first = *self.first_signal.get_or_insert(now);
@@ -359,32 +381,9 @@ fn seed() -> u64 {
     getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)) | 1
 }
 
-/// Ends the process after a while, unless it is dropped before.
-struct HardStop {
-    _disarm: SyncSender<()>,
-}
-
-impl HardStop {
-    fn arm(after: Duration, fire: impl FnOnce() + Send + 'static) -> HardStop {
-        let (disarm, wait) = sync_channel::<()>(0);
-        let thread = std::thread::Builder::new().name("hard-stop".to_owned());
-        let started = thread.spawn(move || {
-            // Dropping the sender ends the wait with another error.
-            if wait.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
-                fire();
-            }
-        });
-        if let Err(error) = started {
-            tracing::error!(%error, "there is no hard stop: no thread for it");
-        }
-        HardStop { _disarm: disarm }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_signal_repeats_another_only_after_a_while_and_a_command_never_does() {
@@ -405,25 +404,6 @@ mod tests {
         assert!(!by_command.is_repeated(Terminate, at(6_000)));
         assert!(!by_command.is_repeated(Terminate, at(6_500)));
         assert!(by_command.is_repeated(Interrupt, at(7_000)));
-    }
-
-    #[test]
-    fn the_hard_stop_fires_once_it_is_time_and_not_when_disarmed() {
-        let fired = Arc::new(AtomicBool::new(false));
-        let fire = |fired: &Arc<AtomicBool>| {
-            let fired = fired.clone();
-            move || fired.store(true, Ordering::SeqCst)
-        };
-        drop(HardStop::arm(Duration::from_millis(30), fire(&fired)));
-        std::thread::sleep(Duration::from_millis(120));
-        assert!(!fired.load(Ordering::SeqCst), "disarmed");
-        let armed = HardStop::arm(Duration::from_millis(10), fire(&fired));
-        let end = Instant::now() + Duration::from_secs(10);
-        while !fired.load(Ordering::SeqCst) {
-            assert!(Instant::now() < end, "never fired");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        drop(armed);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What the shards of one process share, and the store's way to them.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::drain::ledger::Ledger;
@@ -34,6 +35,15 @@ pub enum Mail {
     /// End the connections that have logged in with one of these keys, which are sorted: they are
     /// banned.
     Ban(Arc<[[u8; 32]]>),
+    /// Accept connections from these sockets, and say once they are under way.
+    Accept {
+        /// The sockets.
+        listeners: Vec<TcpListener>,
+        /// Told when connections are accepted, or why they cannot be.
+        done: mpsc::Sender<io::Result<()>>,
+    },
+    /// Accept no more, and leave the sockets and whoever waits there to others.
+    LeaveListeners,
     /// Accept no more, and say how many connections there are.
     StopAccepting,
     /// All queues together are past their bound, and this shard has published the largest one.
@@ -82,6 +92,10 @@ pub struct Common {
     born: Instant,
     /// WebSockets of all shards.
     pub(super) open: AtomicUsize,
+    /// Whether the listening sockets are left to others, not closed.
+    pub(super) leaves: AtomicBool,
+    /// Shards that have left theirs.
+    pub(super) left: AtomicUsize,
 }
 
 /// A counter on a cache line of its own: every shard writes its own and reads all.
@@ -122,6 +136,8 @@ impl Common {
             beats: (0..shards).map(|_| Padded::default()).collect(),
             born: Instant::now(),
             open: AtomicUsize::new(0),
+            leaves: AtomicBool::new(false),
+            left: AtomicUsize::new(0),
         })
     }
 
@@ -140,7 +156,23 @@ impl Common {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Sockets of one shard, upgraded or not.
+    /// From now on the listening sockets are others': no shard closes them, however late it is told.
+    pub fn leave_listeners(&self) {
+        self.leaves.store(true, Ordering::Release);
+    }
+
+    /// Whether every shard has left its listening sockets, and every socket that was accepted has had
+    /// the answer to its request.
+    pub fn has_left(&self) -> bool {
+        if self.left.load(Ordering::Acquire) < self.shards() {
+            return false;
+        }
+        // Sockets first: one that is upgraded between the two looks counts as not yet.
+        let sockets: usize = (0..self.shards()).map(|id| self.sockets(id)).sum();
+        sockets <= self.open_connections()
+    }
+
+    /// Sockets of one shard, upgraded or not, from the moment they are accepted.
     pub fn sockets(&self, shard: usize) -> usize {
         self.load[shard].0.load(Ordering::Relaxed)
     }

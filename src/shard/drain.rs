@@ -8,6 +8,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::drain::REASON;
@@ -36,13 +37,18 @@ pub enum Stand {
 type Due = (Instant, u32, u32);
 
 impl Shard {
-    /// Empties the accept queue, closes the listener, and counts the connections. Those that have
-    /// not sent their request are no connections yet: they are answered when the closes start.
+    /// Empties the accept queues and closes the listeners, where they are this shard's, and counts the
+    /// connections. Those that have not sent their request are no connections yet: they are answered
+    /// when the closes start.
     pub(super) fn stop_accepting(self: &Rc<Self>) {
-        if !self.accepting.replace(false) {
+        self.accepting.set(false);
+        if self.is_counted.replace(true) {
             return;
         }
-        if let Some(listener) = self.listener.take() {
+        if self.common.leaves.load(Ordering::Acquire) {
+            self.leave_listeners();
+        }
+        for listener in self.listeners.take() {
             listener::stop(self, &listener);
         }
         let (mut due, mut all) = (0, 0);

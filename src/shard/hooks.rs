@@ -13,7 +13,7 @@
 //! | `rebuild_ms=N` | the time between a LaunchDarkly client that was rejected and the next one |
 //! | `mailbox_items=N` | items that wait for a shard, at most; read at start |
 //! | `echo=1` | no challenge is sent, and every message comes back as it is: for suites of WebSocket cases |
-//! | `panic_on=TEXT` | a message that contains the text panics |
+//! | `panic_on=TEXT` | a message that contains the text panics; `top`: the live view does |
 //! | `block_on=TEXT` | a message that contains the text blocks its shard for ever |
 //! | `panic_refresh=STEP` | that step of each refresh of the limits panics: `provider`, a gate's label, or `1` for all |
 

@@ -5,6 +5,11 @@
 //! silence, so [`bind`] first asks for the address alone, and holds a lock that settles two
 //! processes that start in the same moment.
 //!
+//! Sockets may also come from elsewhere: from the service manager, or from the relay whose place this
+//! process takes. Then there may be more or fewer of them than shards. Each is accepted from by one
+//! shard, because a socket that nobody accepts from holds its clients for ever, and one that is
+//! closed resets them; a shard that has none gets its clients from the others ([`Shard::accepted`]).
+//!
 //! An accept that fails never ends anything: it is counted, and accepting pauses and goes on.
 
 use std::io;
@@ -24,15 +29,17 @@ use crate::metrics::AcceptError;
 use crate::shard::Shard;
 use crate::shard::runtime::{self, Listener};
 
-/// Sockets that listen on one address, one for each shard, and the lock on that address.
+/// Sockets that listen for clients, and the lock on their address.
 #[derive(Debug)]
 pub struct Bound {
     /// The address, with its real port.
     pub address: SocketAddr,
-    /// One socket for each shard.
+    /// At least one.
     pub listeners: Vec<TcpListener>,
-    /// Held for the life of the process.
-    pub lock: UnixListener,
+    /// Held for the life of the process, if it has bound the address itself.
+    pub lock: Option<UnixListener>,
+    /// Whether the service manager keeps the sockets beyond the life of the process.
+    pub kept: bool,
 }
 
 /// Why an address cannot be listened on.
@@ -69,7 +76,8 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
                     return Ok(Bound {
                         address,
                         listeners,
-                        lock,
+                        lock: Some(lock),
+                        kept: false,
                     });
                 }
                 Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
@@ -90,7 +98,8 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
                 return Ok(Bound {
                     address: real,
                     listeners,
-                    lock,
+                    lock: Some(lock),
+                    kept: false,
                 });
             }
             // Somebody took the port between two calls: take another.
@@ -100,12 +109,30 @@ pub fn bind(address: SocketAddr, count: usize) -> Result<Bound, BindError> {
     }
 }
 
-/// Makes sure that the address is nobody's, then binds all sockets to it.
-fn share(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
-    drop(socket(address, false)?);
+/// Binds `count` sockets more to an address whose lock the caller holds.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn bind_more(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     (0..count)
         .map(|_| socket(address, true).map(TcpListener::from))
         .collect()
+}
+
+/// Gives each of so many shards its sockets.
+pub fn deal(listeners: Vec<TcpListener>, shards: usize) -> Vec<Vec<TcpListener>> {
+    let mut dealt: Vec<Vec<TcpListener>> = (0..shards).map(|_| Vec::new()).collect();
+    for (number, listener) in listeners.into_iter().enumerate() {
+        dealt[number % shards].push(listener);
+    }
+    dealt
+}
+
+/// Makes sure that the address is nobody's, then binds all sockets to it.
+fn share(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    drop(socket(address, false)?);
+    bind_more(address, count)
 }
 
 fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
@@ -135,12 +162,14 @@ fn lock(address: SocketAddr) -> io::Result<UnixListener> {
 
 /// Accepts connections for as long as the shard wants them.
 pub async fn accept(shard: Rc<Shard>, listener: Rc<Listener>) {
+    shard.be_woken_to_leave().await;
     while shard.accepting.get() {
-        match listener.readable().await {
-            // The listener was stopped under this wait.
+        match shard.unless_left(listener.readable()).await {
+            // The listener was stopped or left under this wait.
             _ if !shard.accepting.get() => return,
-            Ok(()) => {}
-            Err(error) => failed(&shard, &error).await,
+            None => return,
+            Some(Ok(())) => {}
+            Some(Err(error)) => failed(&shard, &error).await,
         }
         let mut count = 0;
         while shard.accepting.get() && count < ACCEPTS_AT_ONCE_MAX {
@@ -165,7 +194,7 @@ pub fn stop(shard: &Rc<Shard>, listener: &Listener) {
     for _ in 0..ACCEPTS_AT_STOP_MAX {
         match listener.accept() {
             // Kept here: another shard may have counted already.
-            Ok((socket, peer)) => shard.admit(socket, peer),
+            Ok((socket, peer)) => shard.keep(socket, peer),
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
@@ -265,12 +294,25 @@ mod tests {
             address,
             listeners,
             lock,
+            ..
         } = bound;
         drop(listeners);
         let twin = bind(address, 1);
         assert!(matches!(twin, Err(BindError::InUse(_))), "{twin:?}");
         drop(lock);
         bind(address, 1).expect("free again");
+    }
+
+    #[test]
+    fn every_socket_has_a_shard_whatever_their_numbers() {
+        let bound = bind(loopback(0), 5).expect("bind");
+        let mut all = bound.listeners;
+        all.extend(bind_more(bound.address, 2).expect("more"));
+        let handles = |dealt: &[Vec<TcpListener>]| dealt.iter().map(Vec::len).collect::<Vec<_>>();
+        let dealt = deal(all, 3);
+        assert_eq!(handles(&dealt), [3, 2, 2]);
+        let dealt = deal(dealt.into_iter().flatten().collect(), 9);
+        assert_eq!(handles(&dealt), [1, 1, 1, 1, 1, 1, 1, 0, 0]);
     }
 
     #[test]

@@ -24,6 +24,7 @@
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
+//! | [`intake`] | accepted sockets, until they are connections |
 //! | [`addresses`] | connections by address |
 //!
 //! Everything in [`Shard`] belongs to its thread. What threads share is in [`Common`]: settings,
@@ -41,6 +42,7 @@ pub mod history;
 pub mod hooks;
 pub mod http;
 pub mod ingest;
+pub mod intake;
 pub mod listener;
 pub mod login;
 pub mod mailbox;
@@ -55,12 +57,11 @@ pub mod subs;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -68,10 +69,7 @@ use rustix::thread::CpuSet;
 use slab::Slab;
 
 use crate::lifecycle::Stage;
-use crate::limits::{
-    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE,
-    VERIFIER_KEYS_MAX,
-};
+use crate::limits::{RECEIVE_BYTES, SWEEP_INTERVAL, VERIFIER_KEYS_MAX};
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
@@ -81,11 +79,10 @@ use crate::store::{Job, Reader, unix_seconds};
 use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;
-use common::Padded;
 use conn::{Conn, Signal};
 use outbox::Batch;
 use readers::Faults;
-use runtime::{Driver, Listener, Socket, Turns};
+use runtime::{Driver, Listener, Turns};
 use settings::Settings;
 
 pub use common::{Common, Mail};
@@ -120,7 +117,13 @@ pub struct Shard {
     pub accepting: Cell<bool>,
     /// What it serves by.
     settings: RefCell<Arc<Settings>>,
-    listener: RefCell<Option<Rc<Listener>>>,
+    listeners: RefCell<Vec<Rc<Listener>>>,
+    /// Whether its listening sockets are others' now.
+    has_left: Cell<bool>,
+    /// Those who wait for them.
+    leaving: RefCell<Vec<Waker>>,
+    /// Whether its connections were counted for the drain.
+    is_counted: Cell<bool>,
     driver: Driver,
     conns: RefCell<Slab<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
@@ -137,8 +140,8 @@ pub struct Shard {
     relief: Signal,
 }
 
-/// Starts a shard's thread on `cpu`, with a listening socket of its own. `ready` is called on the
-/// thread once connections are accepted, or with the reason why they cannot be.
+/// Starts a shard's thread on `cpu`. `ready` is called on the thread once it takes its mail, or with
+/// the reason why it cannot. It accepts connections when it is told from where: see [`Mail::Accept`].
 ///
 /// A panic outside a connection ends the process: a shard that has lost its state cannot serve,
 /// and one that is missing would leave its share of the clients hanging.
@@ -151,7 +154,6 @@ pub fn start(
     id: usize,
     cpu: Option<usize>,
     driver: Driver,
-    listener: TcpListener,
     ready: impl FnOnce(io::Result<()>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
@@ -161,10 +163,10 @@ pub fn start(
                 pin_to(cpu);
             }
             let main = async move {
-                match Shard::new(common, id, driver, listener) {
-                    Ok((shard, listener)) => {
+                match Shard::new(common, id, driver) {
+                    Ok(shard) => {
                         ready(Ok(()));
-                        shard.run(listener).await;
+                        shard.run().await;
                     }
                     Err(error) => ready(Err(error)),
                 }
@@ -186,15 +188,10 @@ fn pin_to(cpu: usize) {
 }
 
 impl Shard {
-    fn new(
-        common: Arc<Common>,
-        id: usize,
-        driver: Driver,
-        listener: TcpListener,
-    ) -> io::Result<(Rc<Shard>, Listener)> {
+    fn new(common: Arc<Common>, id: usize, driver: Driver) -> io::Result<Rc<Shard>> {
         let settings = common.settings();
         let config = &settings.config;
-        let shard = Rc::new(Shard {
+        Ok(Rc::new(Shard {
             id,
             metrics: ShardMetrics::new(id, common.tallies.of(id)),
             reader: common.store.reader(),
@@ -213,7 +210,10 @@ impl Shard {
             turns: Turns::start(driver)?,
             scratch: RefCell::new(vec![0; RECEIVE_BYTES]),
             accepting: Cell::new(true),
-            listener: RefCell::default(),
+            listeners: RefCell::default(),
+            has_left: Cell::new(false),
+            leaving: RefCell::default(),
+            is_counted: Cell::new(false),
             driver,
             conns: RefCell::default(),
             subscriptions: RefCell::new(Subscriptions::new()),
@@ -229,15 +229,11 @@ impl Shard {
             relief: Signal::default(),
             settings: RefCell::new(settings.clone()),
             common,
-        });
-        Ok((shard, Listener::adopt(listener)?))
+        }))
     }
 
     /// The shard's life: sweeps and accepts on the side, and takes its mail.
-    async fn run(self: Rc<Self>, listener: Listener) {
-        let listener = Rc::new(listener);
-        self.listener.replace(Some(listener.clone()));
-        runtime::spawn(listener::accept(self.clone(), listener));
+    async fn run(self: Rc<Self>) {
         runtime::spawn(self.clone().sweep());
         runtime::spawn(self.clone().keep_total());
         let gates = self.common.gates;
@@ -259,6 +255,11 @@ impl Shard {
             Mail::Event(event, sequence) => self.deliver(event, sequence),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
+            Mail::Accept { listeners, done } => {
+                // Nobody waits any longer when another shard has failed.
+                let _ = done.send(self.accept_from(listeners));
+            }
+            Mail::LeaveListeners => self.leave_listeners(),
             Mail::Ban(keys) => self.each_conn(|conn| {
                 if conn.has_one_of(&keys) {
                     let code = Some(close::POLICY_VIOLATION);
@@ -319,77 +320,6 @@ impl Shard {
 
 /// Connections.
 impl Shard {
-    /// Takes an accepted socket, or hands it to a shard that has far fewer.
-    pub fn accepted(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        let load = |padded: &Padded| padded.0.load(Ordering::Relaxed);
-        let loads = self.common.load.iter().map(load).enumerate();
-        let (least, fewest) = loads.min_by_key(|(_, load)| *load).unwrap_or((self.id, 0));
-        if load(&self.common.load[self.id]) <= fewest + IMBALANCE_MAX {
-            return self.admit(socket, peer);
-        }
-        if let Err((mail, _)) = self.common.mail[least].try_push(Mail::Adopt(socket, peer)) {
-            self.open_mail(mail);
-        }
-    }
-
-    fn admit(self: &Rc<Self>, socket: OwnedFd, peer: SocketAddr) {
-        // Only one handed over by another shard can find it so.
-        if self.has_enough_unupgraded() {
-            self.metrics
-                .upgrades_refused
-                .of(UpgradeRefusal::Capacity)
-                .increment(1);
-            return;
-        }
-        let now = Instant::now();
-        let entered = {
-            let config = self.config();
-            let (bounds, trusted) = (&config.addresses, &config.trusted_proxies);
-            let table = &self.common.addresses;
-            table.enter_socket(bounds, trusted, peer, now)
-        };
-        let place = match entered {
-            Ok(place) => place,
-            Err(full) => {
-                return self
-                    .metrics
-                    .upgrades_refused
-                    .of(full.refusal())
-                    .increment(1);
-            }
-        };
-        let socket = match Socket::adopt(socket, self.driver) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
-                return;
-            }
-        };
-        let challenge = match login::challenge() {
-            Ok(challenge) => challenge,
-            Err(error) => {
-                tracing::error!(shard = self.id, %error, "no random bytes, so no connection");
-                return;
-            }
-        };
-        let conn = Conn::new(socket, peer, self.next_serial(), challenge, now);
-        conn.set_place(place);
-        let key = self.conns.borrow_mut().insert(conn.clone());
-        conn.set_key(key as u32);
-        self.unupgraded.set(self.unupgraded.get() + 1);
-        self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-        let reader = session::serve(self.clone(), conn.clone());
-        runtime::spawn(self.guarded_reader(conn, reader));
-    }
-
-    /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
-    /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
-    /// take those that the store and the health server need.
-    pub fn has_enough_unupgraded(&self) -> bool {
-        let share = self.config().connections_max / UNUPGRADED_SHARE / self.common.shards();
-        self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
-    }
-
     /// Counts a WebSocket, or says why there can be none now.
     ///
     /// # Errors
@@ -397,7 +327,7 @@ impl Shard {
     /// The reason for the client.
     pub fn admit_upgrade(&self, conn: &Conn, forwarded_for: &[&str]) -> Result<(), UpgradeRefusal> {
         match self.common.lifecycle.stage() {
-            Stage::Ready => {}
+            Stage::Ready | Stage::Leaving => {}
             Stage::Starting => return Err(UpgradeRefusal::Starting),
             _ => return Err(UpgradeRefusal::Draining),
         }
@@ -423,6 +353,10 @@ impl Shard {
     pub(super) fn remove(&self, conn: &Conn) {
         self.conns.borrow_mut().remove(conn.key() as usize);
         self.ended(conn);
+        if conn.counted.get() {
+            // Before the socket's own count: see `Common::has_left`.
+            self.common.open.fetch_sub(1, Ordering::Relaxed);
+        }
         self.common.load[self.id].0.fetch_sub(1, Ordering::Relaxed);
         conn.set_place(None);
         login::ended(self, conn);
@@ -430,7 +364,6 @@ impl Shard {
             self.metrics.authenticated_active.decrement(1.0);
         }
         if conn.counted.get() {
-            self.common.open.fetch_sub(1, Ordering::Relaxed);
             self.metrics.connections_active.fall();
             tracing::info!(
                 target: "access",

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, ioctl_tiocsctty, setrlimit, setsid};
 
 /// One thing that is taken away.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,8 @@ pub enum Confine {
     Override,
     /// io_uring, refused with EPERM as container runtimes do.
     IoUring,
+    /// Its session: it gets one of its own, with the terminal at its standard input.
+    Terminal,
     /// Entering a ring, refused with EPERM; setting one up goes well.
     EnterRing,
 }
@@ -40,6 +42,10 @@ fn apply(confine: Confine) -> io::Result<()> {
         Confine::FileBytes(limit) => bound(Resource::Fsize, limit),
         Confine::Override => drop_override(),
         Confine::IoUring => refuse(libc::SYS_io_uring_setup),
+        Confine::Terminal => {
+            setsid()?;
+            Ok(ioctl_tiocsctty(rustix::stdio::stdin())?)
+        }
         Confine::EnterRing => refuse(libc::SYS_io_uring_enter),
     }
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub mod client;
 pub mod confine;
+pub mod database;
 pub mod hooks;
+pub mod inherit;
 pub mod raw;
 pub mod relay;
 

@@ -1,7 +1,8 @@
 //! The relay as a child process.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
@@ -14,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::confine::{Confine, confine};
-use super::{LOOK, WAIT, raw};
+use super::{LOOK, WAIT, inherit, raw};
 
 /// How to start a relay. Without anything else: free ports on the loopback address, two shards, no
 /// grace before it stops, a new folder.
@@ -23,6 +24,7 @@ pub struct Launch {
     args: Vec<String>,
     env: Vec<(String, String)>,
     confine: Vec<Confine>,
+    sockets: Vec<(String, Arc<TcpListener>)>,
     folder: Arc<Folder>,
 }
 
@@ -57,6 +59,7 @@ impl Launch {
             args: Vec::new(),
             env: Vec::new(),
             confine: Vec::new(),
+            sockets: Vec::new(),
             folder: Arc::new(Folder::New(dir.expect("a temporary folder"))),
         }
         .set("BUZZ_BIND_ADDR", "127.0.0.1:0")
@@ -89,6 +92,12 @@ impl Launch {
     /// Takes something away from the process.
     pub fn confine(mut self, confine: Confine) -> Launch {
         self.confine.push(confine);
+        self
+    }
+
+    /// Gives the process this socket, under a name, as a service manager does.
+    pub fn inherit(mut self, name: &str, socket: &Arc<TcpListener>) -> Launch {
+        self.sockets.push((name.to_owned(), Arc::clone(socket)));
         self
     }
 
@@ -139,10 +148,20 @@ impl Launch {
 
     /// The process before it is started: nothing to read, both outputs piped.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_buzz-uring"));
+        let program = env!("CARGO_BIN_EXE_buzz-uring");
+        let mut command = match self.sockets.is_empty() {
+            true => Command::new(program),
+            false => inherit::command(program, &self.sockets),
+        };
+        let given: Vec<_> = command
+            .get_envs()
+            .map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)))
+            .collect();
+        command.args(&self.args).env_clear();
+        for (name, value) in given {
+            command.env(name, value.expect("set, not taken away"));
+        }
         command
-            .args(&self.args)
-            .env_clear()
             .env("BUZZ_DATA_DIR", self.data_dir())
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -363,6 +382,37 @@ impl Relay {
     pub fn proc_file(&self, name: &str) -> String {
         let pid = self.process.child.id();
         std::fs::read_to_string(format!("/proc/{pid}/{name}")).expect("the process lives")
+    }
+
+    /// Its process id.
+    pub fn process_id(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// How many of its descriptors are listening sockets, TCP and Unix.
+    pub fn listening_descriptors(&self) -> usize {
+        let tcp = self.proc_file("net/tcp");
+        let unix = self.proc_file("net/unix");
+        // Columns: state and inode of each; 0A is LISTEN, flag 10000 an accepting Unix socket.
+        let column = |line: &str, at: usize| line.split_whitespace().nth(at).map(str::to_owned);
+        let tcp = tcp
+            .lines()
+            .filter(|line| column(line, 3).as_deref() == Some("0A"));
+        let unix = unix
+            .lines()
+            .filter(|line| column(line, 3).as_deref() == Some("00010000"));
+        let inodes: Vec<String> = tcp
+            .filter_map(|line| column(line, 9))
+            .chain(unix.filter_map(|line| column(line, 6)))
+            .map(|inode| format!("socket:[{inode}]"))
+            .collect();
+        let folder = format!("/proc/{}/fd", self.process_id());
+        let entries = std::fs::read_dir(folder)
+            .expect("the process lives")
+            .flatten();
+        let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let links = links.map(|link| link.to_string_lossy().into_owned());
+        links.filter(|link| inodes.contains(link)).count()
     }
 
     /// Descriptors that the process holds.

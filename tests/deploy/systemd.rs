@@ -90,6 +90,57 @@ fn systemd_takes_the_unit() {
 }
 
 #[test]
+fn systemd_takes_the_socket_and_the_template() {
+    const TEST: &str = "systemd_takes_the_socket_and_the_template";
+    let Some(systemd) = program(TEST, "systemd-analyze") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let unit = file(UNIT).replace("/usr/local/bin/buzz-uring", "/bin/true");
+    let drop_ins = folder.path().join("buzz-uring@.service.d");
+    fs::create_dir(&drop_ins).expect("a folder");
+    for (name, text) in [
+        ("buzz-uring.service", unit.clone()),
+        ("buzz-uring@.service", unit),
+        (
+            "buzz-uring.socket",
+            file("deploy/systemd/buzz-uring.socket"),
+        ),
+        (
+            "buzz-uring@.service.d/take-over.conf",
+            file("deploy/systemd/take-over.conf"),
+        ),
+    ] {
+        fs::write(folder.path().join(name), text).expect("a file");
+    }
+    for unit in ["buzz-uring.socket", "buzz-uring@.service"] {
+        let verify = output(
+            Command::new(&systemd)
+                .arg("verify")
+                .arg(folder.path().join(unit)),
+        );
+        let text = said(&verify);
+        assert!(verify.status.success(), "{text}");
+        assert!(!text.contains("buzz-uring"), "{text}");
+    }
+}
+
+#[test]
+fn the_socket_is_where_the_settings_have_the_relay() {
+    let socket = file("deploy/systemd/buzz-uring.socket");
+    let settings = file("deploy/systemd/buzz-uring.env");
+    let of = |text: &str, name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        lines.next().expect("a value").to_owned()
+    };
+    let address = of(&settings, "BUZZ_BIND_ADDR=");
+    assert_eq!(of(&socket, "ListenStream="), address);
+    assert!(!["health", "metrics"].contains(&of(&socket, "FileDescriptorName=").as_str()));
+    let setting = of(&file("deploy/systemd/take-over.conf"), "Environment=");
+    assert_eq!(setting, "BUZZ_TAKE_OVER=true");
+}
+
+#[test]
 fn the_filter_has_what_shards_live_on() {
     let test = "the_filter_has_what_shards_live_on";
     let Some(allowed) = allowed_calls(test) else {

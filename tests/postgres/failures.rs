@@ -9,10 +9,11 @@ use tokio_postgres::NoTls;
 use buzz_uring::secret::Secret;
 use buzz_uring::store::postgres::testing::{Cluster, Proxy};
 
+use crate::common::database::apart;
 use crate::common::{Author, Client, Relay, WAIT, get, id_of, now, until};
 use crate::lists::log_in;
 use crate::trouble::publish_until_accepted;
-use crate::{apart, cluster, database, on};
+use crate::{cluster, database, on};
 
 /// The name of the database of a URL.
 fn name(url: &Secret) -> String {

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use buzz_uring::secret::Secret;
 use buzz_uring::store::postgres::testing::{Cluster, Proxy};
 
+use crate::common::database::apart;
 use crate::common::{Author, Client, now, until};
 use crate::lists::log_in;
 use crate::together::{Listener, Told, notes, publish_all, stored};
 use crate::trouble::publish_until_accepted;
-use crate::{apart, cluster, database, on};
+use crate::{cluster, database, on};
 
 /// Events that each relay is given.
 const BURST: usize = 4_000;

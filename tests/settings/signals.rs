@@ -68,7 +68,7 @@ fn of_two_in_one_instant_the_second_is_not_lost() {
         relay.signal(Signal::HUP);
         relay.signal(Signal::HUP);
         until("the last one counts", || {
-            (info(&relay)["name"] == round.to_string()).then_some(())
+            (info(&relay)["name"] == *round.to_string()).then_some(())
         });
     }
     relay.stop().expect(0, &[]);

@@ -33,6 +33,32 @@ fn health_asks_for_life_or_for_readiness() {
 }
 
 #[test]
+fn a_look_may_be_at_another_relay() {
+    let url = Some("http://relay:8080".to_owned());
+    for (args, expected) in [
+        (
+            &["status"][..],
+            Command::Status {
+                json: false,
+                url: None,
+            },
+        ),
+        (
+            &["status", "--json", "--url=http://relay:8080"],
+            Command::Status {
+                json: true,
+                url: url.clone(),
+            },
+        ),
+        (&["top"], Command::Top { url: None }),
+        (&["top", "--url", "http://relay:8080"], Command::Top { url }),
+    ] {
+        assert_eq!(run(args, &[]).unwrap().0, expected);
+    }
+    assert!(run(&["top", "--json"], &[]).is_err(), "it is status's own");
+}
+
+#[test]
 fn access_takes_a_list_or_keys_for_one() {
     let keys = vec!["a".to_owned(), "b".to_owned()];
     for (name, verb, _) in ACCESS_VERBS {

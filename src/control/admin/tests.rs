@@ -37,7 +37,7 @@ fn serve() -> Served {
 
 fn serve_for(life: Duration) -> Served {
     let any = "127.0.0.1:0".parse().unwrap();
-    let admin = Admin::bind(any, any).unwrap();
+    let admin = Admin::open((any, None), (any, None)).unwrap();
     let (health, metrics) = (admin.health_address(), admin.metrics_address());
     let (lifecycle, status) = (Lifecycle::new(), Arc::new(Fake::default()));
     let sources = Sources {
@@ -92,7 +92,7 @@ async fn changes_are_not_for_other_machines() {
     // The machine's own address stands for another's: it is not the loopback address.
     let Some(own) = own_address() else { return };
     let any = "127.0.0.1:0".parse().unwrap();
-    let admin = Admin::bind(SocketAddr::new(own, 0), any).unwrap();
+    let admin = Admin::open((SocketAddr::new(own, 0), None), (any, None)).unwrap();
     let health = admin.health_address();
     let sources = Sources {
         lifecycle: Lifecycle::new(),
@@ -227,7 +227,7 @@ async fn a_silent_client_is_cut_and_makes_room() {
 async fn a_taken_port_names_its_setting() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
-    let error = Admin::bind(any, taken.local_addr().unwrap())
+    let error = Admin::open((any, None), (taken.local_addr().unwrap(), None))
         .unwrap_err()
         .to_string();
     assert!(

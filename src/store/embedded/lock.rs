@@ -6,6 +6,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -14,10 +15,34 @@ use super::OpenError;
 /// The lock of a data folder. Dropping it, or the end of the process, frees the folder.
 #[derive(Debug)]
 pub struct FolderLock {
-    _file: File,
+    file: File,
+}
+
+impl AsFd for FolderLock {
+    /// What holds the lock: also in another process that it is passed to.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl FolderLock {
+    /// Takes over a lock that another process has taken and passed on.
+    pub fn adopt(descriptor: OwnedFd) -> FolderLock {
+        FolderLock {
+            file: descriptor.into(),
+        }
+    }
+
+    /// Leaves this process's id in the file.
+    pub fn sign(&self) {
+        let mut file = &self.file;
+        // Only a message depends on it: a full disk must not keep the relay from reading.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| write!(file, "{}", std::process::id()));
+    }
+
     /// Makes the folder if it is missing (for its owner only) and takes its lock. Does not wait.
     pub fn take(dir: &Path) -> Result<FolderLock, OpenError> {
         match fs::metadata(dir) {
@@ -46,11 +71,9 @@ impl FolderLock {
             }
             Err(TryLockError::Error(error)) => return Err(OpenError::Io(error)),
         }
-        // Only a message depends on it: a full disk must not keep the relay from reading.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| write!(file, "{}", std::process::id()));
-        Ok(FolderLock { _file: file })
+        let lock = FolderLock { file };
+        lock.sign();
+        Ok(lock)
     }
 }
 

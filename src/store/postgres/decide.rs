@@ -403,6 +403,29 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_taken_back_up_to_the_latest_time_asked_for() {
+        let author = Author::new(1);
+        let profile = |at| author.event::<&str>(at, 0, &[], "");
+        let address = format!("0:{}:", author.pubkey_hex());
+        let deletion = |at| author.event(at, kind::DELETION, &[&["a", address.as_str()]], "");
+        let mut group = group();
+        add(&mut group, &profile(7));
+        add(&mut group, &deletion(6));
+        // What is newer than the request stays.
+        assert!(matches!(add(&mut group, &profile(7)), Outcome::Duplicate));
+        add(&mut group, &deletion(9));
+        // An older request that comes later takes nothing away from it.
+        add(&mut group, &deletion(8));
+        assert!(matches!(add(&mut group, &profile(9)), Outcome::Refused(_)));
+        assert!(matches!(
+            add(&mut group, &profile(10)),
+            Outcome::Stored { .. }
+        ));
+        let until: Vec<u64> = group.deleted.values().copied().collect();
+        assert_eq!(until, [9]);
+    }
+
+    #[test]
     fn what_is_known_decides() {
         let (author, other) = (Author::new(1), Author::new(2));
         let note = author.note(5, "");
