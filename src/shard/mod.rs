@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | [`runtime`] | the runtime seam: sockets, tasks, pauses |
+//! | [`socket`] | connected sockets, and which of them can be read |
 //! | [`mailbox`] | the way in from other threads |
 //! | [`outbox`] | what waits to be written to one connection |
 //! | [`common`] | what all threads share, and the store's way to the shards |
@@ -20,6 +21,7 @@
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
+//! | [`moment`] | points in time, small |
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
@@ -44,11 +46,13 @@ pub mod listener;
 pub mod login;
 pub mod mailbox;
 pub mod meter;
+pub mod moment;
 pub mod outbox;
 pub mod question;
 pub mod readers;
 pub mod runtime;
 pub mod session;
+pub mod socket;
 pub mod subs;
 
 use std::cell::{Cell, RefCell};
@@ -68,8 +72,8 @@ use slab::Slab;
 use crate::config::Config;
 use crate::lifecycle::Stage;
 use crate::limits::{
-    IMBALANCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE,
-    VERIFIER_KEYS_MAX,
+    DELIVERED_AT_ONCE_MAX, IMBALANCE_MAX, READY_AT_ONCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL,
+    UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SHARE, VERIFIER_KEYS_MAX,
 };
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
@@ -84,7 +88,9 @@ use common::Padded;
 use conn::{Conn, Signal};
 use outbox::Batch;
 use readers::Faults;
-use runtime::{Driver, Listener, Socket, Turns};
+use runtime::{Driver, Listener, Turns};
+use session::Reading;
+use socket::{Report, Socket, Sockets};
 
 pub use common::{Common, Mail};
 
@@ -119,12 +125,17 @@ pub struct Shard {
     /// Whether new connections are wanted.
     pub accepting: Cell<bool>,
     listener: RefCell<Option<Rc<Listener>>>,
-    driver: Driver,
+    sockets: Sockets,
     conns: RefCell<Slab<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
     matched: RefCell<Vec<SubKey>>,
+    /// Which subscription is to be offered which event of those that are delivered.
+    offers: RefCell<Vec<(SubKey, u32)>>,
     jobs: RefCell<Vec<Job>>,
-    spares: RefCell<Vec<Batch>>,
+    spares: RefCell<Vec<Box<Batch>>>,
+    /// Those for which something is queued and nobody writes yet.
+    to_write: RefCell<Vec<Rc<Conn>>>,
+    written_soon: Signal,
     serial: Cell<u32>,
     unupgraded: Cell<usize>,
     /// Bytes that wait to be written; see [`backlog`].
@@ -211,12 +222,15 @@ impl Shard {
             scratch: RefCell::new(vec![0; RECEIVE_BYTES]),
             accepting: Cell::new(true),
             listener: RefCell::default(),
-            driver,
+            sockets: Sockets::new()?,
             conns: RefCell::default(),
             subscriptions: RefCell::new(Subscriptions::new()),
             matched: RefCell::default(),
+            offers: RefCell::default(),
             jobs: RefCell::default(),
             spares: RefCell::default(),
+            to_write: RefCell::default(),
+            written_soon: Signal::default(),
             serial: Cell::new(0),
             unupgraded: Cell::new(0),
             queued: Cell::new(0),
@@ -235,17 +249,31 @@ impl Shard {
         let listener = Rc::new(listener);
         self.listener.replace(Some(listener.clone()));
         runtime::spawn(listener::accept(self.clone(), listener));
+        runtime::spawn(self.clone().attend_sockets());
+        runtime::spawn(self.clone().write_queued());
         runtime::spawn(self.clone().sweep());
         runtime::spawn(self.clone().keep_total());
         let gates = self.common.gates;
         runtime::spawn(gates.history.drive(self.id));
         runtime::spawn(gates.auth.drive(self.id));
-        let mut mail = Vec::new();
+        let (mut mail, mut events) = (Vec::new(), Vec::new());
         let common = self.common.clone();
         while common.mail[self.id].take(&mut mail).await.is_ok() {
             for mail in mail.drain(..) {
-                self.open_mail(mail);
+                match mail {
+                    Mail::Event(event, sequence) => events.push((event, sequence)),
+                    // Answers lie between the events of a commit, which stay together.
+                    Mail::Answer(done) => self.answered(&done),
+                    other => {
+                        self.deliver(&mut events);
+                        self.open_mail(other);
+                    }
+                }
+                if events.len() == DELIVERED_AT_ONCE_MAX {
+                    self.deliver(&mut events);
+                }
             }
+            self.deliver(&mut events);
         }
         // The process is about to end. Operations may be in flight, so nothing is dropped here.
         std::future::pending::<()>().await;
@@ -253,7 +281,7 @@ impl Shard {
 
     fn open_mail(self: &Rc<Self>, mail: Mail) {
         match mail {
-            Mail::Event(event, sequence) => self.deliver(event, sequence),
+            Mail::Event(event, sequence) => self.deliver(&mut vec![(event, sequence)]),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
             Mail::Ban(keys) => self.each_conn(|conn| {
@@ -266,6 +294,42 @@ impl Shard {
             Mail::StopAccepting => self.stop_accepting(),
             Mail::Close(part) => self.start_closes(part),
         }
+    }
+
+    /// Tells connections what their sockets report, and reads for those that rest.
+    async fn attend_sockets(self: Rc<Self>) {
+        let mut reports = Vec::with_capacity(READY_AT_ONCE_MAX);
+        loop {
+            self.sockets.next(&self.turns, &mut reports).await;
+            for report in reports.drain(..) {
+                self.reported(report);
+            }
+        }
+    }
+
+    fn reported(self: &Rc<Self>, report: Report) {
+        let name = report.data.u64();
+        let conn = self.conns.borrow().get((name >> 32) as usize).cloned();
+        let Some(conn) = conn.filter(|conn| conn.serial == name as u32) else {
+            return;
+        };
+        conn.socket.report(report.flags);
+        conn.wake();
+        if conn.is_resting() && conn.socket.may_read() {
+            match self.guard(&conn, || session::wake(self, &conn)) {
+                Some(None) => {}
+                Some(Some(reading)) => self.read_on(conn, reading),
+                None => {
+                    conn.set_resting(false);
+                    self.remove(&conn);
+                }
+            }
+        }
+    }
+
+    fn read_on(self: &Rc<Self>, conn: Rc<Conn>, reading: Reading) {
+        let reader = session::serve(self.clone(), conn.clone(), reading);
+        runtime::spawn(self.guarded_reader(conn, reader));
     }
 
     async fn sweep(self: Rc<Self>) {
@@ -349,13 +413,6 @@ impl Shard {
                     .increment(1);
             }
         };
-        let socket = match Socket::adopt(socket, self.driver) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
-                return;
-            }
-        };
         let challenge = match login::challenge() {
             Ok(challenge) => challenge,
             Err(error) => {
@@ -363,14 +420,26 @@ impl Shard {
                 return;
             }
         };
-        let conn = Conn::new(socket, peer, self.next_serial(), challenge, now);
+        let conn = Conn::new(
+            Socket::adopt(socket),
+            peer,
+            self.next_serial(),
+            challenge,
+            now,
+        );
         conn.set_place(place);
         let key = self.conns.borrow_mut().insert(conn.clone());
         conn.set_key(key as u32);
+        let name = u64::from(conn.key()) << 32 | u64::from(conn.serial);
+        if let Err(error) = self.sockets.add(&conn.socket, name) {
+            tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
+            self.conns.borrow_mut().remove(key);
+            return;
+        }
         self.unupgraded.set(self.unupgraded.get() + 1);
         self.common.load[self.id].0.fetch_add(1, Ordering::Relaxed);
-        let reader = session::serve(self.clone(), conn.clone());
-        runtime::spawn(self.guarded_reader(conn, reader));
+        let reading = Reading::new(self);
+        self.read_on(conn, reading);
     }
 
     /// Whether as many sockets of this shard are without an upgrade as may be: a share of the
