@@ -132,6 +132,7 @@ pub struct Shard {
     /// Which subscription is to be offered which event of those that are delivered.
     offers: RefCell<Vec<(SubKey, u32)>>,
     jobs: RefCell<Vec<Job>>,
+    #[allow(clippy::vec_box)] // They come and go in the boxes that connections hold.
     spares: RefCell<Vec<Box<Batch>>>,
     /// Those for which something is queued and nobody writes yet.
     to_write: RefCell<Vec<Rc<Conn>>>,
