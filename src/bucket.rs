@@ -50,6 +50,17 @@ impl Bucket {
         self.full_at = charged.min(owed_most).max(self.full_at);
     }
 
+    /// Goes on at another rate. The tokens that are left stay, as many of them as the new burst holds,
+    /// and none is added; what is owed takes as long to be paid as it would have.
+    pub fn change_rate(&mut self, was: &Rate, is: &Rate, now: Instant) {
+        let missing = self.full_at.saturating_duration_since(now);
+        let missing = match was.burst.checked_sub(missing) {
+            Some(left) => is.burst.saturating_sub(is.time_of(was.tokens_in(left))),
+            None => is.burst + (missing - was.burst),
+        };
+        self.full_at = now + missing;
+    }
+
     /// Whether a whole token is left.
     pub fn has_any(&self, rate: &Rate, now: Instant) -> bool {
         let missing = self.full_at.saturating_duration_since(now);
@@ -67,6 +78,12 @@ impl Rate {
     fn time_of_one(&self) -> Duration {
         let shortest = Duration::from_nanos(1);
         self.time_of(1).max(shortest).min(self.burst)
+    }
+
+    /// The whole tokens that come back in `time`.
+    fn tokens_in(&self, time: Duration) -> u64 {
+        let tokens = time.as_nanos() * u128::from(self.tokens) / self.per.as_nanos().max(1);
+        u64::try_from(tokens).unwrap_or(u64::MAX)
     }
 
     /// The time in which `tokens` come back, at most a day: a single message owes no more.
@@ -129,6 +146,42 @@ mod tests {
         assert!(bucket.has_any(&rate, start + 2_100 * MILLISECOND));
         assert!(!bucket.is_full(start + 3_999 * MILLISECOND));
         assert!(bucket.is_full(start + 4_000 * MILLISECOND));
+    }
+
+    #[test]
+    fn another_rate_neither_gives_nor_takes_tokens() {
+        let start = Instant::now();
+        let left = |bucket: &Bucket, rate: &Rate, at| {
+            let mut bucket = *bucket;
+            (0..10_000).take_while(|_| bucket.take(rate, 1, at)).count()
+        };
+        let (slow, fast, long) = (rate(10, 2), rate(100, 2), rate(10, 60));
+        let mut bucket = Bucket::new(start);
+        for _ in 0..8 {
+            assert!(bucket.take(&slow, 1, start));
+        }
+        for (is, expected) in [(fast, 12), (long, 12), (rate(5, 1), 5)] {
+            let mut changed = bucket;
+            changed.change_rate(&slow, &is, start);
+            assert_eq!(left(&changed, &is, start), expected, "{is:?}");
+        }
+        // An empty one stays empty, and fills at the new rate.
+        while bucket.take(&slow, 1, start) {}
+        bucket.change_rate(&slow, &fast, start);
+        assert_eq!(left(&bucket, &fast, start), 0);
+        assert_eq!(left(&bucket, &fast, start + 100 * MILLISECOND), 10);
+        // A full one holds no more than before, and what is too much for it is lost.
+        let mut full = Bucket::new(start);
+        full.change_rate(&slow, &long, start);
+        assert_eq!(left(&full, &long, start), 20);
+        full.change_rate(&long, &rate(1, 1), start);
+        assert_eq!(left(&full, &rate(1, 1), start), 1);
+        // A debt lasts as long as before.
+        let mut owing = Bucket::new(start);
+        owing.take(&slow, 50, start);
+        owing.change_rate(&slow, &rate(1, 1), start);
+        assert!(!owing.has_any(&rate(1, 1), start + 3_999 * MILLISECOND));
+        assert!(owing.has_any(&rate(1, 1), start + 4_000 * MILLISECOND));
     }
 
     #[test]

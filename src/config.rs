@@ -20,20 +20,27 @@ use crate::limits;
 use crate::secret::Secret;
 use crate::store::retention::Retention;
 
+mod file;
+mod given;
 mod machine;
 mod network;
 mod read;
+mod reread;
 mod retention;
 #[cfg(test)]
 mod tests;
 
+pub use given::Given;
 pub use machine::Machine;
 pub use network::Network;
 use read::{Reader, Resolved};
+pub use reread::{Applied, Changes};
 
 /// Everything an operator decided, typed and checked against each other.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The settings file, which was read already when there is one.
+    pub file: Option<PathBuf>,
     /// Shard threads; shard `i` is pinned to `cpus[i % cpus.len()]`.
     pub shards: usize,
     /// CPUs the process may use. Never empty.
@@ -205,7 +212,7 @@ pub struct DrainBudget {
 pub enum FlagsChoice {
     /// Always the declared defaults.
     Static,
-    /// Environment variables, as they were at start: name to text.
+    /// Variables, as they were at start: name to text.
     Environment(BTreeMap<String, Secret>),
     /// LaunchDarkly.
     LaunchDarkly {
@@ -215,6 +222,16 @@ pub enum FlagsChoice {
         relay_proxy: Option<Secret>,
     },
 }
+
+/// The words for log levels, as `BUZZ_LOG` takes them.
+pub const LOG_LEVELS: &[(&str, LevelFilter)] = &[
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
 
 /// Bad settings. Prints one line a fault, each naming its variable and the accepted form.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -253,6 +270,9 @@ impl Config {
         let seconds = 0..=limits::SECONDS_SETTING_MAX;
 
         let mut config = Config {
+            file: reader
+                .optional("BUZZ_CONFIG", "the path of a file", read::free_text)
+                .map(PathBuf::from),
             shards: shards(reader, machine),
             cpus: machine.cpus.clone(),
             io_driver: reader.word(
@@ -318,17 +338,7 @@ impl Config {
             drain: drain(reader),
             remember_caps: remember_caps(reader, &flags),
             flags,
-            log_level: reader.word(
-                "BUZZ_LOG",
-                &[
-                    ("off", LevelFilter::OFF),
-                    ("error", LevelFilter::ERROR),
-                    ("warn", LevelFilter::WARN),
-                    ("info", LevelFilter::INFO),
-                    ("debug", LevelFilter::DEBUG),
-                    ("trace", LevelFilter::TRACE),
-                ],
-            ),
+            log_level: reader.word("BUZZ_LOG", LOG_LEVELS),
             notes: Vec::new(),
             resolved: BTreeMap::new(),
         };
@@ -346,9 +356,9 @@ impl Config {
     pub fn render(&self) -> String {
         let mut out = String::new();
         for setting in SETTINGS {
-            if let Some(Resolved { text, origin }) = self.resolved.get(setting.variable) {
+            if let Some(Resolved { text, origin, .. }) = self.resolved.get(setting.variable) {
                 let line = format!("{}={text}", setting.variable);
-                writeln!(out, "{line:<56} # {}", origin.as_str()).expect("a String takes all");
+                writeln!(out, "{line:<56} # {origin}").expect("a String takes all");
             }
         }
         for note in &self.notes {

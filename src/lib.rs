@@ -10,6 +10,7 @@
 //! | [`limits`] | every bound, named with its unit |
 //! | [`error`] | the exit codes |
 //! | [`secret`] | text that never shows itself |
+//! | [`version`] | what was built: version and commit |
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
@@ -45,4 +46,5 @@ pub mod secret;
 pub mod shard;
 pub mod store;
 pub mod transfer;
+pub mod version;
 pub mod ws;

@@ -227,6 +227,12 @@ pub const COUNT_SETTING_MAX: usize = 10_000_000;
 pub const SECONDS_SETTING_MAX: u64 = 10 * 366 * 86_400;
 /// Longest text setting, in bytes (NIP-11 texts, folders, URLs).
 pub const TEXT_SETTING_BYTES_MAX: usize = 4_096;
+/// Bytes of the settings file (`BUZZ_CONFIG`).
+pub const SETTINGS_FILE_BYTES_MAX: usize = 65_536;
+/// Faults of the settings file that are told at once.
+pub const SETTINGS_FAULTS_MAX: usize = 20;
+/// Longest name in the settings file, in bytes.
+pub const SETTINGS_NAME_BYTES_MAX: usize = 128;
 
 /// Writer connections of the PostgreSQL store (`BUZZ_DB_POOL_SIZE`).
 pub const DB_POOL_DEFAULT: usize = 20;
@@ -271,6 +277,10 @@ pub const HEALTH_ANSWER_WAIT: Duration = Duration::from_secs(3);
 pub const HEALTH_ANSWER_BYTES_MAX: u64 = 4_096;
 /// Shortest time between two words to the service manager's watchdog.
 pub const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(10);
+/// Longest wait until every shard serves by settings that were read again.
+pub const SETTINGS_EXCHANGE_WAIT: Duration = Duration::from_secs(5);
+/// Time between two looks at a mailbox that is full when it is to take them.
+pub const SETTINGS_LOOK: Duration = Duration::from_millis(2);
 /// Signals that may wait to be looked at; a further one is dropped, as the kernel would merge it.
 pub const SIGNALS_WAITING_MAX: usize = 8;
 /// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard
@@ -516,8 +526,6 @@ pub const DB_ANSWER_WAIT: Duration = Duration::from_secs(12);
 /// Silence after which the kernel probes a connection, and the time that its data may stay
 /// unacknowledged.
 pub const DB_KEEPALIVE: Duration = Duration::from_secs(10);
-/// Statements that one connection keeps prepared; a text a statement, so it needs no eviction.
-pub const DB_TEXTS_MAX: usize = 64;
 /// Time that a migration waits for one of another process.
 pub const DB_MIGRATION_WAIT: Duration = Duration::from_secs(60);
 /// Time that one migration may take.
@@ -588,8 +596,6 @@ pub const DB_EPHEMERAL_GROUP_MAX: usize = 512;
 pub const DB_EPHEMERAL_SECONDS: u64 = 30;
 /// Bytes of ephemeral events that stay in the database.
 pub const DB_EPHEMERAL_BYTES_MAX: usize = 64 << 20;
-/// Time between two looks for ephemeral events to remove.
-pub const DB_EPHEMERAL_LOOK: Duration = Duration::from_secs(2);
 
 const _: () = assert!(DB_ANSWER_WAIT.as_millis() > DB_STATEMENT_WAIT.as_millis());
 const _: () = assert!(DB_LOCK_WAIT.as_millis() < DB_STATEMENT_WAIT.as_millis());

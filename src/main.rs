@@ -3,8 +3,10 @@
 use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
-use buzz_uring::config::{Config, Machine};
-use buzz_uring::control::{access, backup, command, health, logs, migrate, start, transfer};
+use buzz_uring::config::{Config, Given, Machine};
+use buzz_uring::control::{
+    access, backup, command, health, logs, migrate, reload, start, transfer,
+};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
 use buzz_uring::metrics;
 
@@ -13,10 +15,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     exit(match cli::parse(std::env::args_os(), std::env::vars_os()) {
-        Ok((command, raw)) => match Config::resolve(&raw, &Machine::probe()) {
-            Ok(config) => run(command, config),
-            Err(error) => fail(EXIT_CONFIG, &error),
-        },
+        Ok((command, raw)) => {
+            let given = Given::new(raw, Machine::probe());
+            match given.load() {
+                Ok(config) => run(command, config, given),
+                Err(error) => fail(EXIT_CONFIG, &error),
+            }
+        }
         Err(CliError::Asked(text)) => {
             print!("{text}");
             EXIT_CLEAN
@@ -25,7 +30,7 @@ fn main() {
     })
 }
 
-fn run(command: Command, config: Config) -> i32 {
+fn run(command: Command, config: Config, given: Given) -> i32 {
     match command {
         Command::CheckConfig => {
             print!("{}", config.render());
@@ -33,6 +38,12 @@ fn run(command: Command, config: Config) -> i32 {
         }
         Command::Drain { wait } => command::drain_relay(&config.data_dir, wait)
             .unwrap_or_else(|error| fail(EXIT_FAILED, &error)),
+        Command::Reload => reload::command::reload(&config.data_dir)
+            .unwrap_or_else(|(code, error)| fail(code, &error)),
+        Command::LogLevel { level } => {
+            reload::command::log_level(&config.data_dir, level.as_deref())
+                .unwrap_or_else(|(code, error)| fail(code, &error))
+        }
         Command::Access(asked) => access::command::run(&config, &asked)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Health { ready } => match health::ask(config.health, ready) {
@@ -55,11 +66,11 @@ fn run(command: Command, config: Config) -> i32 {
         Command::Migrate { check } => {
             migrate::run(&config, check).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
         }
-        Command::Run => serve(config),
+        Command::Run => serve(config, given),
     }
 }
 
-fn serve(config: Config) -> i32 {
+fn serve(config: Config, given: Given) -> i32 {
     let logs = match logs::install(config.log_level, logs::Form::of_stderr()) {
         Ok(logs) => logs,
         Err(error) => return fail(EXIT_FAILED, &error),
@@ -68,7 +79,7 @@ fn serve(config: Config) -> i32 {
         Ok(metrics) => metrics,
         Err(error) => return fail(EXIT_FAILED, &error),
     };
-    let code = start::run(config, metrics, logs.clone()).unwrap_or_else(|error| {
+    let code = start::run(config, given, metrics, logs.clone()).unwrap_or_else(|error| {
         tracing::error!("the relay cannot start: {error}");
         EXIT_FAILED
     });

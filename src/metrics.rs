@@ -12,6 +12,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 pub mod database;
 pub mod labels;
 pub mod series;
+pub mod tally;
 
 pub use labels::{
     AcceptError, AuthMethod, AuthOutcome, ByLabel, CloseReason, DbPool, DrainClose, Driver,
@@ -19,6 +20,7 @@ pub use labels::{
     RemovalReason, ShedReason, TransferKind, UpgradeRefusal,
 };
 pub use series::{Dimension, Kind, SERIES, Series};
+pub use tally::{Commits, Counted, Level, Tallies, Tally};
 
 /// Reads the series; cheap to clone.
 #[derive(Clone, Debug)]
@@ -66,17 +68,17 @@ impl Metrics {
 #[derive(Debug)]
 pub struct ShardMetrics {
     /// Open connections of this shard.
-    pub connections_active: Gauge,
+    pub connections_active: Level,
     /// Connections ever opened on this shard.
-    pub connections: Counter,
+    pub connections: Counted,
     /// Open connections with a login, of all shards: add and subtract, never set.
     pub authenticated_active: Gauge,
     /// Clients disconnected because they read too slowly.
     pub backpressure_disconnects: Counter,
     /// Bytes that wait to be written on this shard.
-    pub queued_bytes: Gauge,
+    pub queued_bytes: Level,
     /// Connections that ended.
-    pub closes: ByLabel<CloseReason, Counter>,
+    pub closes: ByLabel<CloseReason, Counted>,
     /// Panics caught.
     pub panics: Counter,
     /// Accepts that failed.
@@ -84,27 +86,27 @@ pub struct ShardMetrics {
     /// Upgrades refused.
     pub upgrades_refused: ByLabel<UpgradeRefusal, Counter>,
     /// Open subscriptions of this shard.
-    pub subscriptions_active: Gauge,
+    pub subscriptions_active: Level,
     /// EVENT messages.
-    pub events_received: ByLabel<EventOutcome, Counter>,
+    pub events_received: ByLabel<EventOutcome, Counted>,
     /// Other messages turned away.
     pub messages_refused: ByLabel<MessageRefusal, Counter>,
     /// Messages above a rate.
     pub rate_limited: ByLabel<RateKind, Counter>,
     /// Live events queued.
-    pub events_delivered: Counter,
+    pub events_delivered: Counted,
     /// Turns of reader threads.
     pub reader_turns: Counter,
     /// Events not sent.
-    pub events_dropped: ByLabel<DropReason, Counter>,
+    pub events_dropped: ByLabel<DropReason, Counted>,
     /// Questions to the store.
-    pub queries: ByLabel<QueryKind, Counter>,
+    pub queries: ByLabel<QueryKind, Counted>,
     /// Time to their last row.
     pub query_seconds: ByLabel<QueryKind, Histogram>,
     /// Login attempts.
     pub auth_attempts: Counter,
     /// How they ended.
-    pub auth_outcomes: ByLabel<AuthOutcome, Counter>,
+    pub auth_outcomes: ByLabel<AuthOutcome, Counted>,
     /// Connections of this shard that the drain has yet to end.
     pub drain_remaining: Gauge,
     /// How it ended them.
@@ -112,41 +114,45 @@ pub struct ShardMetrics {
 }
 
 impl ShardMetrics {
-    /// Takes the handles; the shard's own series exist from here on.
-    pub fn new(shard: usize) -> ShardMetrics {
+    /// Takes the handles, of which some count in the shard's tally as well; the shard's own series
+    /// exist from here on.
+    pub fn new(shard: usize, tally: &'static Tally) -> ShardMetrics {
         let own = [("shard", shard.to_string())];
         let nip42 = [(AuthMethod::NAME, AuthMethod::Nip42.as_label().to_owned())];
         ShardMetrics {
-            connections_active: series::CONNECTIONS_ACTIVE.gauge(&own),
-            connections: series::CONNECTIONS.counter(&own),
+            connections_active: Level::new(series::CONNECTIONS_ACTIVE.gauge(&own), &tally.open),
+            connections: Counted::new(series::CONNECTIONS.counter(&own), &tally.opened),
             authenticated_active: series::AUTHENTICATED_ACTIVE.gauge(&[]),
             backpressure_disconnects: series::BACKPRESSURE_DISCONNECTS.counter(&[]),
-            queued_bytes: series::QUEUED_BYTES.gauge(&own),
-            closes: ByLabel::counters(&series::CLOSES, &[]),
+            queued_bytes: Level::new(series::QUEUED_BYTES.gauge(&own), &tally.queued_bytes),
+            closes: ByLabel::counted(&series::CLOSES, &[], &tally.closes),
             panics: series::PANICS.counter(&[]),
             accept_errors: ByLabel::counters(&series::ACCEPT_ERRORS, &[]),
             upgrades_refused: ByLabel::counters(&series::UPGRADES_REFUSED, &[]),
-            subscriptions_active: series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
-            events_received: ByLabel::counters(&series::EVENTS_RECEIVED, &[]),
+            subscriptions_active: Level::new(
+                series::SUBSCRIPTIONS_ACTIVE.gauge(&own),
+                &tally.subscriptions,
+            ),
+            events_received: ByLabel::counted(&series::EVENTS_RECEIVED, &[], &tally.events),
             messages_refused: ByLabel::counters(&series::MESSAGES_REFUSED, &[]),
             rate_limited: ByLabel::counters(&series::RATE_LIMITED, &[]),
-            events_delivered: series::EVENTS_DELIVERED.counter(&[]),
+            events_delivered: Counted::new(series::EVENTS_DELIVERED.counter(&[]), &tally.delivered),
             reader_turns: series::READER_TURNS.counter(&[]),
-            events_dropped: ByLabel::counters(&series::EVENTS_DROPPED, &[]),
-            queries: ByLabel::counters(&series::QUERIES, &[]),
+            events_dropped: ByLabel::counted(&series::EVENTS_DROPPED, &[], &tally.dropped),
+            queries: ByLabel::counted(&series::QUERIES, &[], &tally.queries),
             query_seconds: ByLabel::histograms(&series::QUERY_SECONDS),
             auth_attempts: series::AUTH_ATTEMPTS.counter(&nip42),
-            auth_outcomes: ByLabel::counters(&series::AUTH_OUTCOMES, &nip42),
+            auth_outcomes: ByLabel::counted(&series::AUTH_OUTCOMES, &nip42, &tally.logins),
             drain_remaining: series::DRAIN_REMAINING.gauge(&own),
             drain_closes: ByLabel::counters(&series::DRAIN_CLOSES, &[]),
         }
     }
 }
 
-/// The handles of one gate. Every thread that needs them takes its own.
+/// The gauges of one gate, which are set together, from one snapshot.
 #[derive(Debug)]
-pub struct GateMetrics {
-    /// The applied limit; 0 is none. This and the next three are set together, from one snapshot.
+pub struct GateGauges {
+    /// The applied limit; 0 is none.
     pub limit: Gauge,
     /// Permits in use.
     pub in_flight: Gauge,
@@ -154,24 +160,39 @@ pub struct GateMetrics {
     pub waiting: Gauge,
     /// Work in flight above the limit.
     pub debt: Gauge,
+}
+
+impl GateGauges {
+    /// Takes the handles.
+    pub fn new(gate: GateName) -> GateGauges {
+        let own = [(GateName::NAME, gate.as_label().to_owned())];
+        GateGauges {
+            limit: series::CONCURRENCY_LIMIT.gauge(&own),
+            in_flight: series::CONCURRENCY_IN_FLIGHT.gauge(&own),
+            waiting: series::CONCURRENCY_WAITING.gauge(&own),
+            debt: series::CONCURRENCY_DEBT.gauge(&own),
+        }
+    }
+}
+
+/// The handles of one gate at its call sites. Every shard takes its own.
+#[derive(Debug)]
+pub struct AdmissionMetrics {
     /// Work turned away.
-    pub sheds: ByLabel<ShedReason, Counter>,
+    pub sheds: ByLabel<ShedReason, Counted>,
     /// From asking to being admitted or shed.
     pub wait: Histogram,
     /// From being admitted to the release.
     pub hold: Histogram,
 }
 
-impl GateMetrics {
-    /// Takes the handles.
-    pub fn new(gate: GateName) -> GateMetrics {
+impl AdmissionMetrics {
+    /// Takes the handles; sheds count in the shard's tally as well.
+    pub fn new(gate: GateName, tally: &'static Tally) -> AdmissionMetrics {
         let own = [(GateName::NAME, gate.as_label().to_owned())];
-        GateMetrics {
-            limit: series::CONCURRENCY_LIMIT.gauge(&own),
-            in_flight: series::CONCURRENCY_IN_FLIGHT.gauge(&own),
-            waiting: series::CONCURRENCY_WAITING.gauge(&own),
-            debt: series::CONCURRENCY_DEBT.gauge(&own),
-            sheds: ByLabel::counters(&series::CONCURRENCY_SHEDS, &own),
+        let sheds = &tally.sheds[gate.index()];
+        AdmissionMetrics {
+            sheds: ByLabel::counted(&series::CONCURRENCY_SHEDS, &own, sheds),
             wait: series::CONCURRENCY_WAIT.histogram(&own),
             hold: series::CONCURRENCY_HOLD.histogram(&own),
         }
@@ -204,8 +225,8 @@ impl TransferMetrics {
 }
 
 /// How long the store's commits take; for the store's writer.
-pub fn store_commit_seconds() -> Histogram {
-    series::STORE_COMMIT_SECONDS.histogram(&[])
+pub fn store_commits() -> Commits {
+    Commits::new(series::STORE_COMMIT_SECONDS.histogram(&[]))
 }
 
 /// What the store removes; for the store's writer.
@@ -258,7 +279,7 @@ fn declare() {
         }
     }
     series::BUILD_INFO
-        .gauge(&[("version", env!("CARGO_PKG_VERSION").to_owned())])
+        .gauge(&[("version", crate::version::VERSION.to_owned())])
         .set(1.0);
     series::START_TIME
         .gauge(&[])
@@ -303,144 +324,4 @@ pub(crate) fn recorded(f: impl FnOnce()) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(text: &str, series: &str) -> Vec<String> {
-        let of = |line: &&str| line.split(['{', ' ']).next() == Some(series);
-        text.lines().filter(of).map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn names_follow_their_kind() {
-        for series in SERIES {
-            let name = series.name;
-            assert!(
-                name.starts_with("buzz_") && !series.help.is_empty(),
-                "{name}"
-            );
-            assert_eq!(
-                name.ends_with("_total"),
-                series.kind == Kind::Counter,
-                "{name}"
-            );
-            if series.kind == Kind::Histogram {
-                assert!(name.ends_with("_seconds"), "{name}");
-            }
-            assert_eq!(
-                SERIES.iter().filter(|other| other.name == name).count(),
-                1,
-                "{name}"
-            );
-        }
-    }
-
-    #[test]
-    fn closed_series_exist_at_zero_from_start() {
-        let text = recorded(|| ());
-        for series in SERIES.iter().filter(|series| series.kind == Kind::Counter) {
-            let shown = lines(&text, series.name);
-            assert_eq!(
-                shown.len(),
-                combinations(series.labels).len(),
-                "{}",
-                series.name
-            );
-            assert!(shown.iter().all(|line| line.ends_with(" 0")), "{shown:?}");
-        }
-        let sheds = lines(&text, "buzz_concurrency_sheds_total");
-        assert_eq!(sheds.len(), 2 * 3);
-        assert!(
-            sheds.contains(
-                &"buzz_concurrency_sheds_total{gate=\"history_reads\",reason=\"full\"} 0".into()
-            ),
-            "{sheds:?}"
-        );
-        assert!(
-            text.contains("buzz_concurrency_wait_seconds_count{gate=\"auth\"} 0"),
-            "{text}"
-        );
-        assert!(text.contains("buzz_concurrency_hold_seconds_bucket{gate=\"auth\",le=\"0.01\"} 0"));
-        assert!(text.contains("buzz_store_commit_seconds_sum 0"), "{text}");
-        assert!(text.contains("# HELP buzz_concurrency_debt "), "{text}");
-        assert_eq!(lines(&text, "buzz_auth_outcomes_total").len(), 10);
-        // Only the chosen provider has a ready gauge.
-        assert!(!text.contains("buzz_feature_flags_ready"), "{text}");
-        assert!(!text.contains("remembered_age"), "{text}");
-    }
-
-    #[test]
-    fn a_shard_s_series_exist_once_it_has_its_handles() {
-        let text = recorded(|| {
-            let shard = ShardMetrics::new(3);
-            shard.connections.increment(2);
-            shard.closes.of(CloseReason::TooBig).increment(1);
-            shard.query_seconds.of(QueryKind::Count).record(0.2);
-            ShardMetrics::new(4)
-                .auth_outcomes
-                .of(AuthOutcome::Banned)
-                .increment(1);
-        });
-        assert!(
-            text.contains("buzz_ws_connections_total{shard=\"3\"} 2"),
-            "{text}"
-        );
-        assert!(
-            text.contains("buzz_ws_connections_total{shard=\"4\"} 0"),
-            "{text}"
-        );
-        assert!(
-            text.contains("buzz_drain_connections_remaining{shard=\"4\"} 0"),
-            "{text}"
-        );
-        assert!(
-            text.contains("buzz_ws_closes_total{reason=\"too_big\"} 1"),
-            "{text}"
-        );
-        assert!(text.contains("buzz_query_seconds_bucket{kind=\"count\",le=\"0.25\"} 1"));
-        assert!(text.contains("buzz_query_seconds_bucket{kind=\"count\",le=\"0.1\"} 0"));
-        let banned = "buzz_auth_outcomes_total{method=\"nip42\",outcome=\"banned\"} 1";
-        assert!(text.contains(banned), "{text}");
-    }
-
-    #[test]
-    fn a_gate_and_the_driver() {
-        let text = recorded(|| {
-            let gate = GateMetrics::new(GateName::Auth);
-            gate.limit.set(4.0);
-            gate.sheds.of(ShedReason::Timeout).increment(3);
-            set_driver(Driver::Epoll);
-        });
-        assert!(
-            text.contains("buzz_concurrency_limit{gate=\"auth\"} 4"),
-            "{text}"
-        );
-        assert!(
-            text.contains("sheds_total{gate=\"auth\",reason=\"timeout\"} 3"),
-            "{text}"
-        );
-        assert!(
-            text.contains("buzz_io_driver{driver=\"epoll\"} 1"),
-            "{text}"
-        );
-        assert!(
-            text.contains("buzz_io_driver{driver=\"io_uring\"} 0"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn label_texts_are_unique() {
-        fn check<L: Label>(all: &[L]) {
-            assert_eq!(all.len(), L::TEXTS.len());
-            let mut texts: Vec<_> = all.iter().map(|label| label.as_label()).collect();
-            texts.sort_unstable();
-            texts.dedup();
-            assert_eq!(texts.len(), all.len(), "{}", L::NAME);
-        }
-        check(CloseReason::ALL);
-        check(DropReason::ALL);
-        check(AuthOutcome::ALL);
-        check(UpgradeRefusal::ALL);
-    }
-}
+mod tests;

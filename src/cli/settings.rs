@@ -19,8 +19,10 @@ pub struct Setting {
     pub help: &'static str,
     /// Heading under which help lists it.
     pub section: &'static str,
-    /// Environment only, and masked wherever it could be printed: options show up in process lists.
+    /// No option, and masked wherever it could be printed: options show up in process lists.
     pub secret: bool,
+    /// Takes effect when a running relay reads its settings file again.
+    pub reread: bool,
     /// `true` or `false`; the bare option means `true`.
     pub switch: bool,
 }
@@ -39,6 +41,11 @@ pub enum Preset {
 }
 
 impl Setting {
+    const fn reread(mut self) -> Setting {
+        self.reread = true;
+        self
+    }
+
     /// The long option, without its dashes: `drain-jitter-ms`. None for a secret.
     pub fn option(&self) -> Option<String> {
         if self.secret {
@@ -77,6 +84,7 @@ const fn row(
         help,
         section,
         secret: false,
+        reread: false,
         switch: false,
     }
 }
@@ -89,6 +97,7 @@ const fn switch(section: &'static str, variable: &'static str, help: &'static st
         help,
         section,
         secret: false,
+        reread: false,
         switch: true,
     }
 }
@@ -101,6 +110,7 @@ const fn secret(section: &'static str, variable: &'static str, help: &'static st
         help,
         section,
         secret: true,
+        reread: false,
         switch: false,
     }
 }
@@ -109,6 +119,7 @@ const fn count(number: usize) -> Preset {
     Preset::Number(number as u64)
 }
 
+const FILE: &str = "Settings file";
 const NETWORK: &str = "Network";
 const STORE: &str = "Store";
 const BOUNDS: &str = "Bounds of connections and messages";
@@ -121,6 +132,8 @@ const LOGS: &str = "Logs";
 /// Every setting, in the order that help and `check-config` show.
 #[rustfmt::skip] // a table reads better with one row a line
 pub const SETTINGS: &[Setting] = &[
+    row(FILE, "BUZZ_CONFIG", Preset::Nothing, "file", "Settings as NAME=value lines, for what is neither an option nor a variable; SIGHUP reads it again"),
+
     row(NETWORK, "BUZZ_BIND_ADDR", Preset::Text("0.0.0.0:3000"), "address:port", "Where clients connect; port 0 picks a free one"),
     row(NETWORK, "BUZZ_HEALTH_BIND", Preset::Text("0.0.0.0"), "address", "Address of the health server"),
     row(NETWORK, "BUZZ_HEALTH_PORT", Preset::Number(limits::HEALTH_PORT_DEFAULT as u64), "port", "Port of the health server: /_liveness, /_readiness, /_status"),
@@ -150,38 +163,38 @@ pub const SETTINGS: &[Setting] = &[
     row(BOUNDS, "BUZZ_MAX_FILTERS", count(limits::FILTERS_DEFAULT), "filters", "Filters of one REQ"),
     row(BOUNDS, "BUZZ_MAX_FILTER_VALUES", count(limits::FILTER_VALUES_DEFAULT), "values", "Values in all filters of one connection"),
     row(BOUNDS, "BUZZ_MAX_VALUES_PER_FILTER", count(limits::VALUES_PER_FILTER_DEFAULT), "values", "Values in one filter"),
-    row(BOUNDS, "BUZZ_MAX_LIMIT", count(limits::LIMIT_MAX_DEFAULT), "events", "Events that one filter may ask for"),
-    row(BOUNDS, "BUZZ_DEFAULT_LIMIT", count(limits::LIMIT_DEFAULT), "events", "Events that a filter without a limit gets"),
+    row(BOUNDS, "BUZZ_MAX_LIMIT", count(limits::LIMIT_MAX_DEFAULT), "events", "Events that one filter may ask for").reread(),
+    row(BOUNDS, "BUZZ_DEFAULT_LIMIT", count(limits::LIMIT_DEFAULT), "events", "Events that a filter without a limit gets").reread(),
     row(BOUNDS, "BUZZ_MAX_SUBID_LENGTH", count(limits::SUBID_LENGTH_DEFAULT), "characters", "Longest subscription id"),
-    row(BOUNDS, "BUZZ_CREATED_AT_PAST_SECONDS", Preset::Nothing, "seconds", "Oldest accepted created_at, back from now"),
-    row(BOUNDS, "BUZZ_CREATED_AT_FUTURE_SECONDS", Preset::Number(limits::CREATED_AT_FUTURE_SECONDS_DEFAULT), "seconds", "Newest accepted created_at, ahead of now"),
-    row(BOUNDS, "BUZZ_MIN_POW_DIFFICULTY", Preset::Number(0), "bits", "Proof of work (NIP-13) that an event must carry and commit to; 0 asks for none"),
+    row(BOUNDS, "BUZZ_CREATED_AT_PAST_SECONDS", Preset::Nothing, "seconds", "Oldest accepted created_at, back from now").reread(),
+    row(BOUNDS, "BUZZ_CREATED_AT_FUTURE_SECONDS", Preset::Number(limits::CREATED_AT_FUTURE_SECONDS_DEFAULT), "seconds", "Newest accepted created_at, ahead of now").reread(),
+    row(BOUNDS, "BUZZ_MIN_POW_DIFFICULTY", Preset::Number(0), "bits", "Proof of work (NIP-13) that an event must carry and commit to; 0 asks for none").reread(),
 
-    row(RATES, "BUZZ_RATE_MESSAGES_PER_SECOND", Preset::Nothing, "messages", "Messages of one connection; more are answered rate-limited"),
-    row(RATES, "BUZZ_RATE_BYTES_PER_SECOND", Preset::Nothing, "bytes", "Bytes of messages of one connection; more are answered rate-limited"),
-    row(RATES, "BUZZ_RATE_BURST_SECONDS", Preset::Number(limits::RATE_BURST_SECONDS_DEFAULT), "seconds", "How long a connection may save up what these rates allow"),
-    row(RATES, "BUZZ_MAX_CONNECTIONS_PER_ADDRESS", Preset::Nothing, "connections", "Connections of one address; an IPv6 /64 is one"),
-    row(RATES, "BUZZ_RATE_CONNECTIONS_PER_MINUTE", Preset::Nothing, "connections", "New connections of one address"),
-    row(RATES, "BUZZ_TRUSTED_PROXIES", Preset::Nothing, "addresses or networks, with commas", "Proxies whose X-Forwarded-For says who the client is"),
+    row(RATES, "BUZZ_RATE_MESSAGES_PER_SECOND", Preset::Nothing, "messages", "Messages of one connection; more are answered rate-limited").reread(),
+    row(RATES, "BUZZ_RATE_BYTES_PER_SECOND", Preset::Nothing, "bytes", "Bytes of messages of one connection; more are answered rate-limited").reread(),
+    row(RATES, "BUZZ_RATE_BURST_SECONDS", Preset::Number(limits::RATE_BURST_SECONDS_DEFAULT), "seconds", "How long a connection may save up what these rates allow").reread(),
+    row(RATES, "BUZZ_MAX_CONNECTIONS_PER_ADDRESS", Preset::Nothing, "connections", "Connections of one address; an IPv6 /64 is one").reread(),
+    row(RATES, "BUZZ_RATE_CONNECTIONS_PER_MINUTE", Preset::Nothing, "connections", "New connections of one address").reread(),
+    row(RATES, "BUZZ_TRUSTED_PROXIES", Preset::Nothing, "addresses or networks, with commas", "Proxies whose X-Forwarded-For says who the client is").reread(),
 
     row(ACCESS, "BUZZ_RELAY_URL", Preset::Text("ws://localhost:3000"), "ws or wss URL", "The relay's own address, which logins (NIP-42) and requests to vanish (NIP-62) must name"),
     switch(ACCESS, "BUZZ_REQUIRE_AUTH", "Serve only clients that have logged in"),
     switch(ACCESS, "BUZZ_PUBKEY_ALLOWLIST", "Serve only keys on the allow-list; implies a login"),
     switch(ACCESS, "BUZZ_REQUIRE_RELAY_MEMBERSHIP", "Serve only members; implies a login"),
-    row(ACCESS, "BUZZ_NAME", Preset::Text("buzz-uring"), "text", "Name in the information document (NIP-11)"),
-    row(ACCESS, "BUZZ_DESCRIPTION", Preset::Nothing, "text", "Description in the information document"),
-    row(ACCESS, "BUZZ_PUBKEY", Preset::Nothing, "64 lower-case hex digits", "The operator's public key, in the information document"),
-    row(ACCESS, "BUZZ_CONTACT", Preset::Nothing, "text", "How to reach the operator, in the information document"),
-    row(ACCESS, "BUZZ_ICON", Preset::Nothing, "http or https URL", "Picture in the information document"),
+    row(ACCESS, "BUZZ_NAME", Preset::Text("buzz-uring"), "text", "Name in the information document (NIP-11)").reread(),
+    row(ACCESS, "BUZZ_DESCRIPTION", Preset::Nothing, "text", "Description in the information document").reread(),
+    row(ACCESS, "BUZZ_PUBKEY", Preset::Nothing, "64 lower-case hex digits", "The operator's public key, in the information document").reread(),
+    row(ACCESS, "BUZZ_CONTACT", Preset::Nothing, "text", "How to reach the operator, in the information document").reread(),
+    row(ACCESS, "BUZZ_ICON", Preset::Nothing, "http or https URL", "Picture in the information document").reread(),
 
-    row(DRAIN, "BUZZ_DRAIN_JITTER_MS", Preset::Number(limits::DRAIN_JITTER_MS_DEFAULT), "milliseconds", "Window over which a restart spreads its closes; 0 closes all at once; above 20000 is 20000"),
-    row(DRAIN, "BUZZ_DRAIN_GRACE_MS", Preset::Number(limits::DRAIN_GRACE_MS_DEFAULT), "milliseconds", "Between the signal and the first close"),
-    row(DRAIN, "BUZZ_HARD_STOP_MS", Preset::Number(limits::HARD_STOP_MS_DEFAULT), "milliseconds", "From the end of the grace until the process exits whatever is left"),
+    row(DRAIN, "BUZZ_DRAIN_JITTER_MS", Preset::Number(limits::DRAIN_JITTER_MS_DEFAULT), "milliseconds", "Window over which a restart spreads its closes; 0 closes all at once; above 20000 is 20000").reread(),
+    row(DRAIN, "BUZZ_DRAIN_GRACE_MS", Preset::Number(limits::DRAIN_GRACE_MS_DEFAULT), "milliseconds", "Between the signal and the first close").reread(),
+    row(DRAIN, "BUZZ_HARD_STOP_MS", Preset::Number(limits::HARD_STOP_MS_DEFAULT), "milliseconds", "From the end of the grace until the process exits whatever is left").reread(),
 
     row(FLAGS, "BUZZ_FEATURE_FLAGS_PROVIDER", Preset::Text("static"), "static, environment or launchdarkly", "Where the caps' flags come from"),
     secret(FLAGS, "BUZZ_LAUNCHDARKLY_SDK_KEY", "LaunchDarkly server key; required with provider launchdarkly"),
     secret(FLAGS, "BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL", "Relay Proxy that all LaunchDarkly traffic then goes to"),
     switch(FLAGS, "BUZZ_REMEMBER_CAPS", "Start with the last caps (at most 24 h old) while LaunchDarkly has not delivered"),
 
-    row(LOGS, "BUZZ_LOG", Preset::Text("info"), "off, error, warn, info, debug or trace", "Least severe log lines that are written"),
+    row(LOGS, "BUZZ_LOG", Preset::Text("info"), "off, error, warn, info, debug or trace", "Least severe log lines that are written").reread(),
 ];

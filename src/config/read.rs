@@ -16,7 +16,17 @@ use crate::secret::{MASK, Secret};
 pub(super) struct Resolved {
     /// As `check-config` prints it; a secret is masked.
     pub(super) text: String,
+    /// What `text` masks, so that a change is seen.
+    pub(super) value: Secret,
     pub(super) origin: Origin,
+}
+
+impl Resolved {
+    /// Puts another text in place of the one that was resolved. Not for a secret.
+    pub(super) fn set_text(&mut self, text: impl fmt::Display) {
+        self.text = text.to_string();
+        self.value = Secret::new(self.text.clone());
+    }
 }
 
 pub(super) struct Reader<'a> {
@@ -71,7 +81,7 @@ impl<'a> Reader<'a> {
             .resolved
             .get_mut(variable)
             .expect("only what was read is adjusted");
-        resolved.text = text.to_string();
+        resolved.set_text(text);
     }
 
     /// A value with a default in the table. `form` says what is accepted.
@@ -113,12 +123,13 @@ impl<'a> Reader<'a> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<T> {
         let faults = self.faults.len();
+        let place = self.place(variable);
         let value = self.optional(variable, form, |text| parse(text).ok());
         if let Some(refusal) = self.faults[faults..].first_mut()
             && let Some((text, _)) = self.raw.get(variable)
             && let Err(fault) = parse(text)
         {
-            *refusal = format!("{variable}: {fault}; expected {form}");
+            *refusal = format!("{place}{variable}: {fault}; expected {form}");
         }
         value
     }
@@ -206,7 +217,8 @@ impl<'a> Reader<'a> {
         let (text, origin) = self.raw.get(variable)?;
         let fits = text.len() <= limits::TEXT_SETTING_BYTES_MAX;
         let Some(value) = fits.then(|| parse(text)).flatten() else {
-            self.faults.push(refusal(row(variable), text, form));
+            let refusal = refusal(row(variable), text, form);
+            self.faults.push(self.place(variable) + &refusal);
             return None;
         };
         self.record(variable, text, origin);
@@ -215,8 +227,20 @@ impl<'a> Reader<'a> {
 
     fn record(&mut self, variable: &'static str, text: &str, origin: Origin) {
         let masked = row(variable).secret && origin != Origin::Default;
-        let text = if masked { MASK } else { text }.to_owned();
-        self.resolved.insert(variable, Resolved { text, origin });
+        let resolved = Resolved {
+            text: if masked { MASK } else { text }.to_owned(),
+            value: Secret::new(text),
+            origin,
+        };
+        self.resolved.insert(variable, resolved);
+    }
+
+    /// What to put in front of a fault: where its text stands, if in the settings file.
+    fn place(&self, variable: &str) -> String {
+        match (self.raw.file(), self.raw.get(variable)) {
+            (Some(file), Some((_, Origin::File(line)))) => format!("{file}:{line}: "),
+            _ => String::new(),
+        }
     }
 }
 

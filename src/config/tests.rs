@@ -436,3 +436,186 @@ fn postgres_needs_its_url() {
         StoreKind::Postgres { read_url: None, .. }
     ));
 }
+
+/// Settings with a value other than the default, each accepted beside the others.
+const OTHERS: &[(&str, &str)] = &[
+    ("BUZZ_BIND_ADDR", "127.0.0.1:4000"),
+    ("BUZZ_HEALTH_BIND", "127.0.0.1"),
+    ("BUZZ_HEALTH_PORT", "4001"),
+    ("BUZZ_METRICS_BIND", "127.0.0.1"),
+    ("BUZZ_METRICS_PORT", "4002"),
+    ("BUZZ_SHARDS", "1"),
+    ("BUZZ_IO_DRIVER", "epoll"),
+    ("BUZZ_STORE", "postgres"),
+    ("BUZZ_DATA_DIR", "/x"),
+    ("DATABASE_URL", "postgres://hush/x"),
+    ("READ_DATABASE_URL", "postgres://hush/y"),
+    ("BUZZ_DB_POOL_SIZE", "3"),
+    ("BUZZ_DB_WAIT_MS", "3"),
+    ("BUZZ_DB_READ_POOL_SIZE", "3"),
+    ("BUZZ_STORE_MAX_BYTES", "68719476736"),
+    ("BUZZ_RETENTION", "kinds=1 age=1d"),
+    ("BUZZ_MAX_CONNECTIONS", "3"),
+    ("BUZZ_MAX_FRAME_BYTES", "65536"),
+    ("BUZZ_OUTBOX_HARD_BYTES", "1000000"),
+    ("BUZZ_OUTBOX_SOFT_BYTES", "500000"),
+    ("BUZZ_OUTBOX_SOFT_SECONDS", "3"),
+    ("BUZZ_OUTBOX_TOTAL_BYTES", "5000000"),
+    ("BUZZ_PING_SECONDS", "3"),
+    ("BUZZ_MAX_SUBSCRIPTIONS", "3"),
+    ("BUZZ_MAX_FILTERS", "3"),
+    ("BUZZ_MAX_FILTER_VALUES", "30"),
+    ("BUZZ_MAX_VALUES_PER_FILTER", "3"),
+    ("BUZZ_MAX_LIMIT", "30"),
+    ("BUZZ_DEFAULT_LIMIT", "3"),
+    ("BUZZ_MAX_SUBID_LENGTH", "3"),
+    ("BUZZ_CREATED_AT_PAST_SECONDS", "3"),
+    ("BUZZ_CREATED_AT_FUTURE_SECONDS", "3"),
+    ("BUZZ_MIN_POW_DIFFICULTY", "3"),
+    ("BUZZ_RATE_MESSAGES_PER_SECOND", "3"),
+    ("BUZZ_RATE_BYTES_PER_SECOND", "3"),
+    ("BUZZ_RATE_BURST_SECONDS", "3"),
+    ("BUZZ_MAX_CONNECTIONS_PER_ADDRESS", "3"),
+    ("BUZZ_RATE_CONNECTIONS_PER_MINUTE", "3"),
+    ("BUZZ_TRUSTED_PROXIES", "10.0.0.0/8"),
+    ("BUZZ_RELAY_URL", "wss://relay.example"),
+    ("BUZZ_REQUIRE_AUTH", "true"),
+    ("BUZZ_PUBKEY_ALLOWLIST", "true"),
+    ("BUZZ_REQUIRE_RELAY_MEMBERSHIP", "true"),
+    ("BUZZ_NAME", "another"),
+    ("BUZZ_DESCRIPTION", "another"),
+    (
+        "BUZZ_PUBKEY",
+        "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798",
+    ),
+    ("BUZZ_CONTACT", "another"),
+    ("BUZZ_ICON", "https://relay.example/icon.png"),
+    ("BUZZ_DRAIN_JITTER_MS", "3"),
+    ("BUZZ_DRAIN_GRACE_MS", "3"),
+    ("BUZZ_HARD_STOP_MS", "20000"),
+    ("BUZZ_FEATURE_FLAGS_PROVIDER", "launchdarkly"),
+    ("BUZZ_LAUNCHDARKLY_SDK_KEY", "sdk-hush"),
+    ("BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL", "https://hush.example"),
+    ("BUZZ_REMEMBER_CAPS", "true"),
+    ("BUZZ_LOG", "debug"),
+];
+
+#[test]
+fn what_the_table_marks_is_taken_over_and_nothing_else() {
+    let (marked, fixed): (Vec<_>, Vec<_>) = OTHERS
+        .iter()
+        .copied()
+        .partition(|(variable, _)| cli::setting(variable).expect("a row").reread);
+    let rows = SETTINGS.iter().map(|setting| setting.variable);
+    let rows: Vec<_> = rows.filter(|variable| *variable != cli::CONFIG).collect();
+    let others: Vec<_> = OTHERS.iter().map(|(variable, _)| *variable).collect();
+    assert_eq!(others, rows, "each setting, in the table's order");
+
+    let start = resolve(&[]).unwrap();
+    // Whatever a mark promises is in the mixture: it is what the marked settings alone give.
+    let (mixed, changes) = start.reread(&resolve(OTHERS).unwrap());
+    let marked_alone = resolve(&marked).unwrap();
+    let without_notes = |config: &Config| {
+        let notes = Vec::new();
+        let config = Config {
+            notes,
+            ..config.clone()
+        };
+        format!("{config:#?}")
+    };
+    assert_eq!(without_notes(&mixed), without_notes(&marked_alone));
+    let names = |pairs: &[(&'static str, &str)]| -> Vec<&str> {
+        pairs.iter().map(|(variable, _)| *variable).collect()
+    };
+    let applied: Vec<_> = changes.applied.iter().map(|one| one.variable).collect();
+    assert_eq!(applied, names(&marked));
+    let values: Vec<_> = changes.applied.iter().map(|one| &*one.new).collect();
+    let expected: Vec<_> = marked.iter().map(|(_, value)| *value).collect();
+    assert_eq!(values, expected);
+    // Under the provider of the start LaunchDarkly's are not even judged; that it changes is named.
+    let judged = names(&fixed).into_iter();
+    let judged: Vec<_> = judged
+        .filter(|variable| !variable.starts_with("BUZZ_LAUNCHDARKLY"))
+        .collect();
+    assert_eq!(changes.need_restart, judged);
+    // The same again changes nothing, and back is the way back.
+    let (again, nothing) = mixed.reread(&marked_alone);
+    assert_eq!(nothing, Changes::default());
+    let (back, changes) = again.reread(&start);
+    assert_eq!(without_notes(&back), without_notes(&start));
+    assert_eq!(changes.applied.len(), marked.len());
+}
+
+#[test]
+fn changed_flags_need_a_restart() {
+    let provider = ("BUZZ_FEATURE_FLAGS_PROVIDER", "environment");
+    let flag = |name| -> &'static str {
+        match name {
+            'A' => "BUZZ_FEATURE_FLAG_A",
+            'B' => "BUZZ_FEATURE_FLAG_B",
+            _ => "BUZZ_FEATURE_FLAG_C",
+        }
+    };
+    let old = resolve(&[provider, (flag('A'), "1"), (flag('B'), "1")]).unwrap();
+    let new = resolve(&[provider, (flag('B'), "2"), (flag('C'), "1")]).unwrap();
+    let (_, changes) = old.reread(&new);
+    assert_eq!(changes.need_restart, [flag('A'), flag('B'), flag('C')]);
+    let (_, changes) = old.reread(&old);
+    assert_eq!(changes, Changes::default());
+}
+
+#[test]
+fn a_level_set_by_command_is_one_that_runs() {
+    let start = resolve(&[]).unwrap();
+    let set = start.with_log_level(LevelFilter::TRACE);
+    assert_eq!(set.log_level, LevelFilter::TRACE);
+    let (back, changes) = set.reread(&start);
+    assert_eq!(back.log_level, LevelFilter::INFO);
+    let expected = Applied {
+        variable: "BUZZ_LOG",
+        old: "trace".to_owned(),
+        new: "info".to_owned(),
+    };
+    assert_eq!(changes.applied, [expected]);
+}
+
+#[test]
+fn a_fault_of_the_file_s_value_is_told_with_its_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("settings");
+    let shown = path.display().to_string();
+    let load = |text: &str, env: &[(&str, &str)]| {
+        std::fs::write(&path, text).expect("a file");
+        let env = env.iter().copied().chain([(cli::CONFIG, &*shown)]);
+        let env = env.map(|(name, text)| (name.into(), text.into()));
+        let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
+        let given = Given::new(raw, machine(MACHINE_DESCRIPTORS));
+        assert_eq!(given.file(), Some(&*path));
+        given.load()
+    };
+    let text = "BUZZ_SHARDS=1\n\nBUZZ_MAX_LIMIT=junk\nBUZZ_RETENTION=kinds=1\n\
+                BUZZ_LAUNCHDARKLY_SDK_KEY='hush hush'\nBUZZ_FEATURE_FLAGS_PROVIDER=launchdarkly";
+    let faults = load(text, &[]).expect_err("junk").faults;
+    let starts = [
+        format!("{shown}:4: BUZZ_RETENTION: rule 1"),
+        format!("{shown}:5: BUZZ_LAUNCHDARKLY_SDK_KEY: its value"),
+        format!("{shown}:3: BUZZ_MAX_LIMIT: `junk`"),
+    ];
+    for start in &starts {
+        let told = faults.iter().any(|fault| fault.starts_with(start));
+        assert!(told, "{start} in {faults:#?}");
+    }
+    assert!(!faults.iter().any(|fault| fault.contains("hush")));
+    // The environment's fault is the environment's.
+    let faults = load("BUZZ_MAX_LIMIT=5", &[("BUZZ_MAX_LIMIT", "junk")]);
+    let faults = faults.expect_err("junk").faults;
+    assert!(faults[0].starts_with("BUZZ_MAX_LIMIT: "), "{faults:?}");
+
+    let config = load("\nBUZZ_SHARDS=1\nDATABASE_URL=hush", &[]).expect("sound");
+    assert_eq!(config.file.as_deref(), Some(&*path));
+    let shown = config.render();
+    assert!(shown.contains("# file, line 2\n"), "{shown}");
+    assert!(shown.contains("DATABASE_URL=********"), "{shown}");
+    assert!(!shown.contains("hush"), "{shown}");
+    assert!(!format!("{config:?}").contains("hush"));
+}

@@ -22,9 +22,11 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 
 use super::bounded::Bounded;
-use crate::lifecycle::Lifecycle;
+use super::pages;
+use crate::lifecycle::{Lifecycle, Stage};
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::version::{COMMIT, VERSION};
 
 /// What the servers show of the rest of the process. Called on the control thread: each call must
 /// be quick and must not block.
@@ -109,6 +111,7 @@ impl Admin {
     /// When the runtime cannot take the listener.
     pub fn serve_health_early(&self, router: Router) -> io::Result<JoinHandle<()>> {
         let life = Duration::from_millis(limits::ADMIN_CONNECTION_MS_MAX);
+        let router = router.layer(middleware::map_response(for_this_site_only));
         self.health.again()?.serve(life, router)
     }
 
@@ -128,7 +131,10 @@ impl Admin {
 
     fn serve_for(self, life: Duration, sources: Sources, changes: Router) -> io::Result<Running> {
         let changes = changes.layer(middleware::from_fn(only_from_here));
-        let health = health_router(sources.clone()).merge(changes);
+        let health = health_router(sources.clone())
+            .merge(pages::status::router())
+            .merge(changes)
+            .layer(middleware::map_response(for_this_site_only));
         let health = self.health.serve(life, health)?;
         let metrics = self.metrics.serve(life, metrics_router(sources))?;
         Ok(Running(vec![health, metrics]))
@@ -186,18 +192,24 @@ async fn readiness(State(sources): State<Sources>) -> Response {
 }
 
 async fn status(State(sources): State<Sources>) -> Json<Map<String, Value>> {
-    let mut status = Map::new();
-    status.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    let mut status = basics(sources.lifecycle.stage());
     status.insert(
         "uptime_seconds".to_owned(),
         sources.started.elapsed().as_secs().into(),
     );
-    status.insert(
-        "lifecycle".to_owned(),
-        sources.lifecycle.stage().as_str().into(),
-    );
     sources.status.describe(&mut status);
     Json(status)
+}
+
+/// What `/_status` says at any time: what runs, and where in its life it is.
+pub fn basics(stage: Stage) -> Map<String, Value> {
+    let pairs = [
+        ("version", VERSION),
+        ("commit", COMMIT),
+        ("lifecycle", stage.as_str()),
+    ];
+    let members = pairs.map(|(name, text)| (name.to_owned(), text.into()));
+    members.into_iter().collect()
 }
 
 async fn scrape(State(sources): State<Sources>) -> Response {
@@ -234,6 +246,18 @@ impl Connected<IncomingStream<'_, Bounded<tokio::net::TcpListener>>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Bounded<tokio::net::TcpListener>>) -> Peer {
         Peer(*stream.remote_addr())
     }
+}
+
+/// Keeps what the health port answers out of the pages of other sites: none may load it, and no
+/// browser may take it for something else than it says. That they cannot read it needs no word: there
+/// are no CORS headers.
+async fn for_this_site_only(mut response: Response) -> Response {
+    const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+    let word = HeaderValue::from_static;
+    let headers = response.headers_mut();
+    headers.insert(RESOURCE_POLICY, word("same-origin"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, word("nosniff"));
+    response
 }
 
 async fn one_request_a_connection(mut response: Response) -> Response {

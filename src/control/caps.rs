@@ -3,15 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use super::refresh::{Applied, Caps, Shown, Source};
+use super::status::object;
 use crate::gate::Limit;
-use crate::metrics::{GateMetrics, GateName, Label};
+use crate::metrics::{GateGauges, GateName, Label, ShedReason, Tallies};
 use crate::shard::admission::Gates;
 
 /// Both gates, with their gauges.
 #[derive(Debug)]
 pub struct GateControl {
     gates: Gates,
-    metrics: [GateMetrics; GateName::ALL.len()],
+    gauges: [GateGauges; GateName::ALL.len()],
 }
 
 impl GateControl {
@@ -19,9 +20,9 @@ impl GateControl {
     pub fn new(gates: Gates) -> GateControl {
         let control = GateControl {
             gates,
-            metrics: [
-                GateMetrics::new(GateName::HistoryReads),
-                GateMetrics::new(GateName::Auth),
+            gauges: [
+                GateGauges::new(GateName::HistoryReads),
+                GateGauges::new(GateName::Auth),
             ],
         };
         control.show();
@@ -37,17 +38,18 @@ impl GateControl {
 
     /// Sets the gauges, each gate's from one snapshot. Call it before a scrape.
     pub fn show(&self) {
-        for (name, metrics) in GateName::ALL.iter().zip(&self.metrics) {
+        for (name, gauges) in GateName::ALL.iter().zip(&self.gauges) {
             let now = self.gates.of(*name).snapshot();
-            metrics.limit.set(f64::from(now.limit.as_count()));
-            metrics.in_flight.set(f64::from(now.in_flight));
-            metrics.waiting.set(f64::from(now.waiting));
-            metrics.debt.set(f64::from(now.debt));
+            gauges.limit.set(f64::from(now.limit.as_count()));
+            gauges.in_flight.set(f64::from(now.in_flight));
+            gauges.waiting.set(f64::from(now.waiting));
+            gauges.debt.set(f64::from(now.debt));
         }
     }
 
-    /// Adds both to a status object. A limit that is none is null: 0 would read as closed.
-    pub fn describe(&self, shown: &Shown, status: &mut Map<String, Value>) {
+    /// Adds both to a status object, with what the shards' tallies say that they have turned away. A
+    /// limit that is none is null: 0 would read as closed.
+    pub fn describe(&self, shown: &Shown, tallies: &Tallies, status: &mut Map<String, Value>) {
         let count = |limit: Limit| match limit {
             Limit::Count(count) => json!(count.get()),
             Limit::None => Value::Null,
@@ -55,12 +57,14 @@ impl GateControl {
         let gates = GateName::ALL.iter().map(|name| {
             let gate = self.gates.of(*name);
             let now = gate.snapshot();
+            let sheds = tallies.by_label::<ShedReason>(|tally| &tally.sheds[name.index()]);
             let mut described = json!({
                 "limit": count(now.limit),
                 "ceiling": count(gate.ceiling()),
                 "in_flight": now.in_flight,
                 "waiting": now.waiting,
                 "debt": now.debt,
+                "sheds": object(sheds),
                 "source": shown.source(*name).as_str(),
             });
             if let Some(age) = shown.remembered_age(*name) {
@@ -92,6 +96,7 @@ mod tests {
     use super::*;
     use crate::control::refresh::Refresh;
     use crate::flags::{Environment, Flags, key_of, variable_of};
+    use crate::metrics::AdmissionMetrics;
     use crate::secret::Secret;
 
     fn gates() -> Gates {
@@ -115,7 +120,12 @@ mod tests {
             let mut refresh = Refresh::new(flags, control.clone(), None);
             refresh.refresh();
             control.show();
-            control.describe(&refresh.shown(), &mut status);
+            let tallies = Tallies::new(2);
+            for (shard, by) in [(0, 2), (1, 3)] {
+                let auth = AdmissionMetrics::new(GateName::Auth, tallies.of(shard));
+                auth.sheds.of(ShedReason::Full).increment(by);
+            }
+            control.describe(&refresh.shown(), &tallies, &mut status);
             drop(permits);
         });
         assert_eq!(
@@ -123,11 +133,11 @@ mod tests {
             json!({"gates": {
                 "history_reads": {
                     "limit": 8, "ceiling": 8, "in_flight": 0, "waiting": 0, "debt": 0,
-                    "source": "environment",
+                    "sheds": {"timeout": 0, "full": 0, "closed": 0}, "source": "environment",
                 },
                 "auth": {
                     "limit": 1, "ceiling": null, "in_flight": 2, "waiting": 0, "debt": 1,
-                    "source": "environment",
+                    "sheds": {"timeout": 0, "full": 5, "closed": 0}, "source": "environment",
                 },
             }})
         );
@@ -137,6 +147,7 @@ mod tests {
             "buzz_concurrency_in_flight{gate=\"auth\"} 2",
             "buzz_concurrency_debt{gate=\"auth\"} 1",
             "buzz_concurrency_waiting{gate=\"auth\"} 0",
+            "buzz_concurrency_sheds_total{gate=\"auth\",reason=\"full\"} 5",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

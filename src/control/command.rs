@@ -36,6 +36,43 @@ async fn drain(State(door): State<Door>, Query(Wait { wait }): Query<Wait>) -> R
     Json(door.describe()).into_response()
 }
 
+/// Asks the relay that runs on `dir` something that it answers at once: status code and answer.
+///
+/// # Errors
+///
+/// What to print when no relay can be reached, or answers.
+pub(super) fn ask(dir: &Path, method: &str, path: &str) -> Result<(u16, Value), String> {
+    let asked = || {
+        let mut stream = socket::connect(dir)?;
+        stream.write_all(format!("{method} {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        (&mut stream)
+            .take(CONTROL_ANSWER_BYTES_MAX)
+            .read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer: String = asked().map_err(|error| unreachable(dir, &error))?;
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+    let told = body.and_then(|body| serde_json::from_str(body).ok());
+    status
+        .zip(told)
+        .ok_or_else(|| "no answer that can be understood".to_owned())
+}
+
+fn unreachable(dir: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            let dir = dir.display();
+            format!("no relay runs on {dir}; set BUZZ_DATA_DIR to its data folder")
+        }
+        _ => format!("{}: {error}", dir.join(socket::NAME).display()),
+    }
+}
+
 /// `buzz-uring drain`: tells the relay that runs on `dir` to drain. Returns the exit code: with
 /// `wait` that of the relay, which is [`EXIT_FAILED`] if it ends without a word.
 ///
@@ -43,13 +80,7 @@ async fn drain(State(door): State<Door>, Query(Wait { wait }): Query<Wait>) -> R
 ///
 /// What to print when no relay can be reached.
 pub fn drain_relay(dir: &Path, wait: bool) -> Result<i32, String> {
-    let unreachable = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            let dir = dir.display();
-            format!("no relay runs on {dir}; set BUZZ_DATA_DIR to its data folder")
-        }
-        _ => format!("{}: {error}", dir.join(socket::NAME).display()),
-    };
+    let unreachable = |error| unreachable(dir, &error);
     let mut stream = socket::connect(dir).map_err(unreachable)?;
     let request = format!("POST /drain?wait={wait} HTTP/1.0\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(unreachable)?;

@@ -37,6 +37,16 @@ impl Manager {
         self.say(&format!("READY=1\nSTATUS={status}"));
     }
 
+    /// The settings are read again; [`ready`](Self::ready) follows. The time tells the manager's
+    /// `notify-reload` that this is an answer to its signal.
+    pub fn reloading(&self, status: &str) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
+        self.say(&format!(
+            "RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS={status}"
+        ));
+    }
+
     /// The relay was told to stop.
     pub fn stopping(&self, status: &str) {
         self.say(&format!("STOPPING=1\nSTATUS={status}"));
@@ -97,10 +107,16 @@ mod tests {
                 socket: Some(Arc::new(open(&name).expect("open"))),
             };
             to.ready("serving");
+            to.reloading("reading");
             to.stopping("draining");
             to.status("half way");
             to.clone().alive();
             assert_eq!(heard(&manager), "READY=1\nSTATUS=serving");
+            let words = heard(&manager);
+            let micros = words
+                .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+                .and_then(|rest| rest.strip_suffix("\nSTATUS=reading"));
+            assert!(micros.is_some_and(|micros| micros.parse::<u64>().is_ok_and(|at| at > 0)));
             assert_eq!(heard(&manager), "STOPPING=1\nSTATUS=draining");
             assert_eq!(heard(&manager), "STATUS=half way");
             assert_eq!(heard(&manager), "WATCHDOG=1");

@@ -6,21 +6,23 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::admin::Admin;
+use super::admin::{self, Admin};
 use super::bounded::Bounded;
+use super::pages;
 use super::reach::store_options;
 use super::signals::{Signals, StopRequest};
 use super::start::StartError;
 use crate::config::{Config, StoreKind};
 use crate::lifecycle::Stage;
 use crate::limits::{ADMIN_CONNECTION_MS_MAX, ADMIN_CONNECTIONS_MAX};
+use crate::metrics::Commits;
 use crate::shard::http;
 use crate::store::embedded::{self, Embedded, FolderLock};
 use crate::store::postgres::{Postgres, PostgresOptions};
@@ -76,9 +78,14 @@ pub async fn store(
     }
 }
 
-/// What `/_status` says of the store.
-pub fn describe(store: &Store) -> Value {
-    let mut described = json!({"kind": store.name(), "pending_writes": store.pending()});
+/// What `/_status` says of the store, and of its commits ever.
+pub fn describe(store: &Store, commits: &Commits) -> Value {
+    let mut described = json!({
+        "kind": store.name(),
+        "pending_writes": store.pending(),
+        "commits": commits.count(),
+        "commit_seconds": commits.time().as_secs_f64(),
+    });
     match store {
         Store::Embedded(store) => {
             let usage = store.usage().ok();
@@ -105,7 +112,7 @@ struct Meanwhile(Vec<JoinHandle<()>>);
 
 impl Meanwhile {
     fn serve(public: &[TcpListener], servers: &Admin) -> std::io::Result<Meanwhile> {
-        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health())?]);
+        let mut meanwhile = Meanwhile(vec![servers.serve_health_early(health().merge(looks()))?]);
         for listener in public {
             listener.set_nonblocking(true)?;
             let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
@@ -124,6 +131,12 @@ impl Drop for Meanwhile {
     fn drop(&mut self) {
         self.0.iter().for_each(JoinHandle::abort);
     }
+}
+
+/// What only the health port shows meanwhile.
+fn looks() -> Router {
+    let status = || async { Json(admin::basics(Stage::Starting)) };
+    pages::status::router().route("/_status", get(status))
 }
 
 /// The relay lives, and wants no traffic.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::limits;
@@ -35,6 +35,7 @@ impl StopRequest {
 pub struct Signals {
     sender: Requests,
     received: mpsc::Receiver<StopRequest>,
+    hangups: Option<Signal>,
 }
 
 /// Puts a request into the stream, from any thread.
@@ -55,10 +56,12 @@ impl Signals {
         Signals {
             sender: Requests(sender),
             received,
+            hangups: None,
         }
     }
 
-    /// A stream with SIGTERM and SIGINT, which from here on no longer end the process. Call it
+    /// A stream with SIGTERM and SIGINT, which from here on no longer end the process, nor does
+    /// SIGHUP. Call it
     /// within the control runtime, before anything that takes time: a signal during the start
     /// waits in the stream.
     ///
@@ -66,7 +69,8 @@ impl Signals {
     ///
     /// When a handler cannot be put in place.
     pub fn install() -> io::Result<Signals> {
-        let signals = Signals::injected();
+        let mut signals = Signals::injected();
+        signals.hangups = Some(signal(SignalKind::hangup())?);
         outlive_the_file_size_limit()?;
         let kinds = [
             (SignalKind::terminate(), StopRequest::Terminate),
@@ -82,6 +86,12 @@ impl Signals {
             });
         }
         Ok(signals)
+    }
+
+    /// The kernel's SIGHUPs, also one that came before this call; several that nobody has looked at
+    /// are one. They come once.
+    pub fn hangups(&mut self) -> Option<Signal> {
+        self.hangups.take()
     }
 
     /// A way to put requests into this stream.
@@ -144,5 +154,12 @@ mod tests {
             let next = tokio::time::timeout(Duration::from_secs(20), signals.next()).await;
             assert_eq!(next.unwrap(), expected);
         }
+        // Before anybody asks for them.
+        let hangup = rustix::process::Signal::HUP;
+        rustix::process::kill_process(rustix::process::getpid(), hangup).unwrap();
+        let mut hangups = signals.hangups().expect("the kernel's");
+        let next = tokio::time::timeout(Duration::from_secs(20), hangups.recv()).await;
+        assert_eq!(next.unwrap(), Some(()));
+        assert!(signals.hangups().is_none() && signals.pending().await.is_none());
     }
 }

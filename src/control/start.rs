@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
-
 use super::access;
 use super::admin::{self, Admin, Sources, Status};
 use super::backup;
@@ -20,26 +18,30 @@ use super::logs::Logs;
 use super::notify::Manager;
 use super::open::{self, Opened};
 use super::pages::pages;
-use super::refresh::{Refresh, Shown};
+use super::refresh::Refresh;
+use super::reload::{self, Reloader};
 use super::remembered::Remembered;
 use super::signals::{Signals, StopRequest};
 use super::socket::Socket;
+use super::status::RelayStatus;
 use super::stop::{Door, Stop};
 use super::transfer;
 use super::watchdog;
-use crate::config::{Config, FlagsChoice, IoDriver};
+use crate::config::{Config, FlagsChoice, Given, IoDriver};
 use crate::error::EXIT_CLEAN;
 use crate::flags::Flags;
 use crate::lifecycle::{Lifecycle, Stage};
-use crate::limits::{HEARTBEAT_STALE, SHARD_START_WAIT, SIGNAL_LOOK};
+use crate::limits::{SHARD_START_WAIT, SIGNAL_LOOK};
 use crate::metrics::database::DatabaseMetrics;
 use crate::metrics::{self, Metrics};
 use crate::shard::hooks::{self, Hook};
 use crate::shard::listener::{self, Bound};
 use crate::shard::runtime::Driver;
+use crate::shard::settings::Settings;
 use crate::shard::{self, Common};
 use crate::store::embedded::OpenError;
 use crate::store::{Store, postgres};
+use crate::version::VERSION;
 
 /// Why the relay did not start. Each says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -74,13 +76,13 @@ pub enum StartError {
 /// # Errors
 ///
 /// What kept it from starting; nothing of it is left running.
-pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
+pub fn run(config: Config, given: Given, metrics: Metrics, logs: Logs) -> Result<i32, StartError> {
     let system = |what| move |error| StartError::System(what, error);
     let started = Instant::now();
     let runtime = super::runtime().map_err(system("cannot start the control thread"))?;
     let _entered = runtime.enter();
     let mut signals = Signals::install().map_err(system("cannot catch signals"))?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "the relay starts");
+    tracing::info!(version = VERSION, "the relay starts");
     let manager = Manager::from_environment();
     let hook = hooks::delay(Hook::Start).unwrap_or_default();
     if runtime.block_on(stopped_early(&mut signals, SIGNAL_LOOK + hook)) {
@@ -121,13 +123,16 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
 
     let lifecycle = Lifecycle::new();
     let pages = pages(&config);
-    let common = Common::new(Arc::new(config), lifecycle.clone(), pages, store.clone());
+    let settings = Settings { config, pages };
+    let common = Common::new(settings, lifecycle.clone(), store.clone());
+    let settings = common.settings();
+    let config = &settings.config;
     if let Store::Embedded(store) = &store {
-        store.retain(common.config.retention.clone());
+        store.retain(config.retention.clone());
     }
     store.start_writer(common.sink());
     let caps = Arc::new(GateControl::new(common.gates));
-    let remembered = remembers(&common.config).then(|| Remembered::open(&common.config.data_dir));
+    let remembered = remembers(config).then(|| Remembered::open(&config.data_dir));
     let mut refresh = Refresh::new(flags, caps.clone(), remembered);
     // Once before the first connection: a cap holds from the start.
     refresh.refresh();
@@ -163,7 +168,8 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         status: status.clone(),
         started,
     };
-    let commands = command::router(door.clone());
+    let reloader = Reloader::new(given, common.clone(), logs.clone(), manager.clone());
+    let commands = command::router(door.clone()).merge(reload::router(reloader.clone()));
     let control = socket
         .serve(
             commands
@@ -179,7 +185,7 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
         .map_err(system("cannot serve health and metrics"))?;
     lifecycle.advance(Stage::Ready);
     say_started(
-        &common.config,
+        config,
         &store,
         driver,
         &why,
@@ -187,6 +193,10 @@ pub fn run(config: Config, metrics: Metrics, logs: Logs) -> Result<i32, StartErr
     );
 
     manager.ready("serving");
+    // One that came during the start is answered now.
+    if let Some(hangups) = signals.hangups() {
+        runtime.spawn(reloader.follow(hangups));
+    }
     if let Some(period) = watchdog::period() {
         runtime.spawn(watchdog::feed(manager.clone(), period, move || {
             status.alive()
@@ -281,7 +291,8 @@ fn start_shards(
     listeners: Vec<std::net::TcpListener>,
 ) -> io::Result<()> {
     let (sender, ready) = mpsc::channel();
-    let cpus = &common.config.cpus;
+    let settings = common.settings();
+    let cpus = &settings.config.cpus;
     let count = listeners.len();
     for (id, listener) in listeners.into_iter().enumerate() {
         let sender = sender.clone();
@@ -311,7 +322,7 @@ fn say_started(
     }
     let [public, health, metrics] = addresses;
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
+        version = VERSION,
         driver = driver.name(),
         driver_why = why,
         shards = config.shards,
@@ -331,79 +342,4 @@ fn say_started(
 /// every start.
 fn remembers(config: &Config) -> bool {
     config.remember_caps && matches!(config.flags, FlagsChoice::LaunchDarkly { .. })
-}
-
-/// What the health server shows of the relay.
-struct RelayStatus {
-    common: Arc<Common>,
-    caps: Arc<GateControl>,
-    database: Option<DatabaseMetrics>,
-    shown: Shown,
-    driver: Driver,
-    addresses: [SocketAddr; 3],
-    door: Door,
-}
-
-impl Status for RelayStatus {
-    fn alive(&self) -> Result<(), String> {
-        for shard in 0..self.common.config.shards {
-            let age = self.common.heartbeat_age(shard);
-            if age > HEARTBEAT_STALE {
-                return Err(format!(
-                    "shard {shard} has been silent for {} s",
-                    age.as_secs()
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn describe(&self, status: &mut Map<String, Value>) {
-        let [public, health, metrics] = self.addresses;
-        let shards: Vec<Value> = (0..self.common.config.shards)
-            .map(|id| {
-                json!({
-                    "id": id,
-                    "sockets": self.common.sockets(id),
-                    "heartbeat_age_ms": self.common.heartbeat_age(id).as_millis() as u64,
-                })
-            })
-            .collect();
-        self.caps.describe(&self.shown, status);
-        self.shown.describe(status);
-        status.insert("driver".to_owned(), self.driver.name().into());
-        status.insert(
-            "addresses".to_owned(),
-            json!({
-                "websocket": public.to_string(),
-                "health": health.to_string(),
-                "metrics": metrics.to_string(),
-            }),
-        );
-        status.insert(
-            "connections".to_owned(),
-            self.common.open_connections().into(),
-        );
-        status.insert("shards".to_owned(), shards.into());
-        status.insert("drain".to_owned(), self.door.describe());
-        let (imports, exports) = self.common.transfers.running();
-        status.insert(
-            "transfers".to_owned(),
-            json!({ "imports": imports, "exports": exports }),
-        );
-        status.insert("store".to_owned(), open::describe(&self.common.store));
-    }
-
-    fn before_scrape(&self) {
-        self.caps.show();
-        if let (Some(metrics), Store::Postgres(store)) = (&self.database, &self.common.store) {
-            metrics.show(&store.status());
-        }
-        // A store that cannot be read says so elsewhere; its last figures stand meanwhile.
-        if let Store::Embedded(store) = &self.common.store
-            && let Ok(usage) = store.usage()
-        {
-            metrics::show_store(usage.used_bytes, usage.free_bytes, usage.events_max);
-        }
-    }
 }

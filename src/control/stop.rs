@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::logs::Logs;
 use super::notify::Manager;
 use super::signals::{Requests, Signals, StopRequest};
+use crate::config::DrainBudget;
 use crate::drain::ledger::{Ledger, Totals};
 use crate::drain::run::{self, Part, Relay};
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
@@ -41,6 +42,8 @@ pub struct Door {
 struct Known {
     by: Option<StopRequest>,
     began: Option<Instant>,
+    /// The times as they were when it began: whatever is read again changes the next one only.
+    budget: Option<DrainBudget>,
     seed: u64,
 }
 
@@ -77,6 +80,9 @@ impl Door {
         let known = self.known();
         // The seed is drawn when the closes begin.
         let is_closing = known.seed != 0;
+        let budget = known
+            .budget
+            .unwrap_or_else(|| self.common.settings().config.drain);
         json!({
             "state": match (self.common.lifecycle.stage(), is_closing) {
                 (Stage::Starting | Stage::Ready, _) => "none",
@@ -87,7 +93,7 @@ impl Door {
             },
             "requested_by": known.by.map(StopRequest::as_str),
             "running_ms": known.began.map(|began| began.elapsed().as_millis() as u64),
-            "window_ms": self.common.config.drain.jitter.as_millis() as u64,
+            "window_ms": budget.jitter.as_millis() as u64,
             "seed": format!("{:016x}", known.seed),
             "connections": totals.all,
             "sockets_remaining": self.sockets(),
@@ -99,7 +105,7 @@ impl Door {
     }
 
     fn sockets(&self) -> usize {
-        let shards = 0..self.common.config.shards;
+        let shards = 0..self.common.shards();
         shards.map(|shard| self.common.sockets(shard)).sum()
     }
 
@@ -126,7 +132,7 @@ impl Stop {
         let first = signals.next().await;
         let mut requests = RequestsSoFar::default();
         requests.is_repeated(first, Instant::now());
-        self.begin(first);
+        let budget = self.begin(first);
         let code = tokio::select! {
             biased;
             signal = repeated(&mut signals, &mut requests) => {
@@ -138,23 +144,24 @@ impl Stop {
                 );
                 EXIT_FAILED
             }
-            code = self.in_order(close_flags) => code,
+            code = self.in_order(budget, close_flags) => code,
         };
         self.answer(code).await;
         code
     }
 
-    /// Sets the draining flag before anything waits.
-    fn begin(&self, request: StopRequest) {
+    /// Sets the draining flag before anything waits. Returns the times of this drain.
+    fn begin(&self, request: StopRequest) -> DrainBudget {
         self.common().lifecycle.advance(Stage::Draining);
+        let budget = self.common().settings().config.drain;
         // A client that reconnects finds another relay; a transfer had better be told early.
         self.common().transfers.stop();
         {
             let mut known = self.door.known();
             known.by = Some(request);
             known.began = Some(Instant::now());
+            known.budget = Some(budget);
         }
-        let budget = self.common().config.drain;
         tracing::info!(
             requested_by = request.as_str(),
             connections = self.common().open_connections(),
@@ -164,10 +171,10 @@ impl Stop {
             "the relay drains"
         );
         self.manager.stopping("draining: new clients are refused");
+        budget
     }
 
-    async fn in_order(&self, close_flags: impl Future<Output = ()>) -> i32 {
-        let budget = self.common().config.drain;
+    async fn in_order(&self, budget: DrainBudget, close_flags: impl Future<Output = ()>) -> i32 {
         let quiet = DRAIN_QUIET.min(budget.grace / 2);
         tokio::time::sleep(budget.grace - quiet).await;
         for listener in &self.listeners {
@@ -244,7 +251,7 @@ impl Stop {
             let ledger = &door.common.drain;
             let totals = ledger.totals();
             // A shard that is stuck has not even counted its connections.
-            let silent = (0..door.common.config.shards).filter(|id| ledger.planned(*id).is_none());
+            let silent = (0..door.common.shards()).filter(|id| ledger.planned(*id).is_none());
             let uncounted: usize = silent.map(|id| door.common.sockets(id)).sum();
             let left = totals.unsettled() + uncounted;
             let hard = DrainClose::Hard.as_label().to_owned();
@@ -281,7 +288,7 @@ impl Stop {
 
 impl Relay for Stop {
     fn shards(&self) -> usize {
-        self.common().config.shards
+        self.common().shards()
     }
 
     fn ledger(&self) -> &Ledger {

@@ -252,7 +252,7 @@ impl LaunchDarkly {
         let mut application = ApplicationInfo::new();
         application
             .application_identifier(env!("CARGO_PKG_NAME"))
-            .application_version(env!("CARGO_PKG_VERSION"));
+            .application_version(crate::version::VERSION);
 
         let mut config = ConfigBuilder::new(self.sdk_key.expose())
             .application_info(application)

@@ -3,10 +3,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicU64;
 
 use metrics::{Counter, Gauge, Histogram};
 
 use super::Series;
+use super::tally::Counted;
 
 /// A closed list of values of one label.
 pub trait Label: Copy + fmt::Debug + 'static {
@@ -289,6 +291,25 @@ impl<L: Label> ByLabel<L, Counter> {
     /// Counters of a series by `L`, under further fixed labels.
     pub fn counters(series: &Series, fixed: &[(&'static str, String)]) -> Self {
         ByLabel::new(|text| series.counter(&with::<L>(fixed, text)))
+    }
+}
+
+impl<L: Label> ByLabel<L, Counted> {
+    /// As [`ByLabel::counters`], each wrapped with its number: one for each value, in their order.
+    pub fn counted(
+        series: &Series,
+        fixed: &[(&'static str, String)],
+        numbers: &'static [AtomicU64],
+    ) -> Self {
+        assert_eq!(numbers.len(), L::TEXTS.len(), "{}", series.name);
+        let handles = L::TEXTS
+            .iter()
+            .zip(numbers)
+            .map(|(text, number)| Counted::new(series.counter(&with::<L>(fixed, text)), number));
+        ByLabel {
+            handles: handles.collect(),
+            label: PhantomData,
+        }
     }
 }
 

@@ -19,6 +19,9 @@ pub struct Info {
     /// Another way to reach the administrator: a URI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact: Option<String>,
+    /// URL of a picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub icon: Option<String>,
     /// The NIPs that the relay implements, ascending.
     pub supported_nips: Vec<u16>,
     /// URL of the software's home.
@@ -150,6 +153,7 @@ mod tests {
             description: None,
             pubkey: None,
             contact: None,
+            icon: None,
             supported_nips: vec![1, 11],
             software: None,
             version: "0.1.0".into(),

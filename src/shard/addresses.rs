@@ -4,7 +4,8 @@
 //! proxy the client is who the proxy says it is, from the right of `X-Forwarded-For` up to the first
 //! address that is no trusted proxy; what stands left of that the client itself may have written.
 //!
-//! Nothing here is used unless a bound by address is set. The table's locks are taken at the first
+//! Nothing here is used unless a bound by address is set; a connection that was there before one was
+//! is not counted. The table's locks are taken at the first
 //! and the last moment of a connection and never while it is served.
 //!
 //! Invariants: an entry exists while something of its address is counted, so there are at most as
@@ -17,7 +18,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Rate};
 use crate::config::{AddressBounds, Network};
 use crate::limits::{ADDRESS_STRIPES, ADDRESSES_REMEMBERED_MAX, UNUPGRADED_PER_ADDRESS_MAX};
 use crate::metrics::UpgradeRefusal;
@@ -25,8 +26,6 @@ use crate::metrics::UpgradeRefusal;
 /// The table, shared by all threads.
 #[derive(Debug)]
 pub struct Addresses {
-    bounds: AddressBounds,
-    trusted: Vec<Network>,
     stripes: Box<[Mutex<Stripe>]>,
     hasher: foldhash::fast::RandomState,
 }
@@ -89,31 +88,20 @@ impl Entry {
 }
 
 impl Addresses {
-    /// The table, or `None` if no bound by address is set.
-    pub fn new(bounds: AddressBounds, trusted: Vec<Network>) -> Option<Arc<Addresses>> {
-        let wanted = bounds.connections_max.is_some() || bounds.opened.is_some();
-        wanted.then(|| {
-            Arc::new(Addresses {
-                bounds,
-                trusted,
-                stripes: (0..ADDRESS_STRIPES).map(|_| Mutex::default()).collect(),
-                hasher: foldhash::fast::RandomState::default(),
-            })
-        })
-    }
-
     /// Counts a socket that has not asked for anything yet. `Ok(None)`: it is a proxy's, which
-    /// stands for many.
+    /// stands for many, or nothing is bounded.
     ///
     /// # Errors
     ///
     /// Too many of its address have not asked either.
     pub fn enter_socket(
         self: &Arc<Self>,
+        bounds: &AddressBounds,
+        trusted: &[Network],
         peer: SocketAddr,
         now: Instant,
     ) -> Result<Option<Place>, Full> {
-        if is_trusted(&self.trusted, peer.ip()) {
+        if *bounds == AddressBounds::default() || is_trusted(trusted, peer.ip()) {
             return Ok(None);
         }
         let client = Client::of(peer.ip());
@@ -127,18 +115,26 @@ impl Addresses {
         Ok(Some(self.place(client, Kind::Socket)))
     }
 
-    /// Counts a WebSocket of `client`.
+    /// Counts a WebSocket of `client`. `Ok(None)`: nothing is bounded.
     ///
     /// # Errors
     ///
     /// Which bound it is at. Then nothing is counted.
-    pub fn enter(self: &Arc<Self>, client: Client, now: Instant) -> Result<Place, Full> {
+    pub fn enter(
+        self: &Arc<Self>,
+        bounds: &AddressBounds,
+        client: Client,
+        now: Instant,
+    ) -> Result<Option<Place>, Full> {
+        if *bounds == AddressBounds::default() {
+            return Ok(None);
+        }
         self.with(client, now, |entry| {
-            let most = self.bounds.connections_max;
+            let most = bounds.connections_max;
             if most.is_some_and(|most| entry.connections as usize >= most) {
                 return Err(Full::Connections);
             }
-            if let Some(rate) = &self.bounds.opened
+            if let Some(rate) = &bounds.opened
                 && !entry.opened.take(rate, 1, now)
             {
                 return Err(Full::Rate);
@@ -146,7 +142,16 @@ impl Addresses {
             entry.connections += 1;
             Ok(())
         })?;
-        Ok(self.place(client, Kind::Connection))
+        Ok(Some(self.place(client, Kind::Connection)))
+    }
+
+    /// What clients have left of one rate is what they have left of another.
+    pub fn change_rate(&self, was: &Rate, is: &Rate, now: Instant) {
+        for stripe in &self.stripes {
+            for entry in lock(stripe).entries.values_mut() {
+                entry.opened.change_rate(was, is, now);
+            }
+        }
     }
 
     /// Clients that are counted or remembered.
@@ -186,6 +191,16 @@ impl Addresses {
     }
 }
 
+impl Default for Addresses {
+    /// An empty table.
+    fn default() -> Addresses {
+        Addresses {
+            stripes: (0..ADDRESS_STRIPES).map(|_| Mutex::default()).collect(),
+            hasher: foldhash::fast::RandomState::default(),
+        }
+    }
+}
+
 impl Stripe {
     /// Forgets whom nobody needs to remember, now and then: its cost is spread over the entries that
     /// came since.
@@ -222,9 +237,8 @@ impl Drop for Place {
             Kind::Socket => entry.sockets -= 1,
             Kind::Connection => entry.connections -= 1,
         }
-        if entry.is_idle()
-            && (self.table.bounds.opened.is_none() || entry.opened.is_full(Instant::now()))
-        {
+        // Without a rate nothing is ever taken from its bucket.
+        if entry.is_idle() && entry.opened.is_full(Instant::now()) {
             stripe.entries.remove(&self.client);
         }
     }
@@ -282,160 +296,4 @@ fn address(text: &str) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::bucket::Rate;
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().expect("an address")
-    }
-
-    fn table(connections_max: Option<usize>, a_minute: Option<u64>) -> Arc<Addresses> {
-        let opened = a_minute.map(|tokens| Rate {
-            tokens,
-            per: Duration::from_secs(60),
-            burst: Duration::from_secs(60),
-        });
-        let bounds = AddressBounds {
-            connections_max,
-            opened,
-        };
-        Addresses::new(bounds, vec![Network::parse("10.0.0.0/8").unwrap()]).expect("a table")
-    }
-
-    fn client(n: u32) -> Client {
-        Client::of(IpAddr::V4(n.into()))
-    }
-
-    #[test]
-    fn without_a_bound_there_is_no_table() {
-        assert!(Addresses::new(AddressBounds::default(), Vec::new()).is_none());
-    }
-
-    #[test]
-    fn an_ipv6_client_is_a_64_and_a_mapped_one_is_ipv4() {
-        let of = |text| Client::of(ip(text));
-        assert_eq!(
-            of("2001:db8:1:2::1"),
-            of("2001:db8:1:2:ffff:ffff:ffff:ffff")
-        );
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
-    }
-
-    #[test]
-    fn connections_are_counted_until_they_end() {
-        let table = table(Some(2), None);
-        let now = Instant::now();
-        let first = table.enter(client(1), now).expect("room");
-        let _second = table.enter(client(1), now).expect("room");
-        assert_eq!(table.enter(client(1), now).err(), Some(Full::Connections));
-        let _other = table.enter(client(2), now).expect("another client's room");
-        drop(first);
-        table.enter(client(1), now).expect("room again");
-        assert_eq!(table.len(), 2);
-    }
-
-    #[test]
-    fn sockets_that_ask_for_nothing_are_counted_apart_and_a_proxy_s_are_not() {
-        let table = table(Some(1), None);
-        let now = Instant::now();
-        let peer = |text: &str| SocketAddr::new(ip(text), 1);
-        let mut places = Vec::new();
-        while let Ok(place) = table.enter_socket(peer("192.0.2.1"), now) {
-            places.push(place.expect("counted"));
-        }
-        assert_eq!(places.len(), UNUPGRADED_PER_ADDRESS_MAX);
-        assert!(table.enter_socket(peer("10.1.2.3"), now).unwrap().is_none());
-        table
-            .enter(Client::of(ip("192.0.2.1")), now)
-            .expect("its connection is another thing");
-        drop(places);
-        assert!(table.enter_socket(peer("192.0.2.1"), now).is_ok());
-        assert!(table.is_empty());
-    }
-
-    #[test]
-    fn the_table_is_bounded_and_never_forgets_who_is_connected() {
-        let table = table(Some(1), Some(1));
-        let now = Instant::now();
-        let connected: Vec<Place> = (0..100)
-            .map(|n| table.enter(client(n), now).expect("room"))
-            .collect();
-        for n in 100..4 * ADDRESSES_REMEMBERED_MAX as u32 {
-            drop(table.enter(client(n), now).expect("room"));
-        }
-        assert!(
-            table.len() <= ADDRESSES_REMEMBERED_MAX + 100,
-            "{}",
-            table.len()
-        );
-        for n in 0..100 {
-            assert_eq!(table.enter(client(n), now).err(), Some(Full::Connections));
-        }
-        drop(connected);
-        // Once their rate has recovered they are forgotten as others come.
-        let later = now + Duration::from_secs(3_600);
-        for n in 0..ADDRESSES_REMEMBERED_MAX as u32 {
-            drop(table.enter(client(n), later));
-        }
-        assert!(table.len() <= ADDRESSES_REMEMBERED_MAX, "{}", table.len());
-    }
-
-    #[test]
-    fn whoever_is_connected_from_all_threads_is_counted_once() {
-        let table = table(Some(50), None);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for n in 0..10_000 {
-                        let place = table.enter(client(n % 7), Instant::now());
-                        assert!(place.is_ok());
-                    }
-                });
-            }
-        });
-        assert!(table.is_empty());
-    }
-
-    #[test]
-    fn only_a_trusted_proxy_says_who_it_was() {
-        let trusted = ["10.0.0.0/8", "2001:db8::/32"].map(|text| Network::parse(text).unwrap());
-        let said = |peer, line| origin(ip(peer), &[line], &trusted).to_string();
-        assert_eq!(said("192.0.2.1", "198.51.100.1"), "192.0.2.1");
-        assert_eq!(said("10.0.0.1", "198.51.100.1"), "198.51.100.1");
-        assert_eq!(said("::ffff:10.0.0.1", "198.51.100.1"), "198.51.100.1");
-        // What the client wrote itself stands to the left of what the proxy saw.
-        assert_eq!(
-            said("10.0.0.1", "203.0.113.9, 198.51.100.1"),
-            "198.51.100.1"
-        );
-        // Through a second proxy of ours.
-        assert_eq!(
-            said("10.0.0.1", "203.0.113.9, 198.51.100.1, 10.9.9.9"),
-            "198.51.100.1"
-        );
-        assert_eq!(said("10.0.0.1", "10.0.0.2, 10.0.0.3"), "10.0.0.2");
-        // Nonsense is no client: it counts as the proxy that wrote it.
-        assert_eq!(said("10.0.0.1", "unknown"), "10.0.0.1");
-        assert_eq!(said("10.0.0.1", "198.51.100.1, "), "10.0.0.1");
-        assert_eq!(said("10.0.0.1", ""), "10.0.0.1");
-        assert_eq!(origin(ip("10.0.0.1"), &[], &trusted), ip("10.0.0.1"));
-        // Some proxies add a line of their own instead.
-        let added = |lines: &[&str]| origin(ip("10.0.0.1"), lines, &trusted).to_string();
-        assert_eq!(
-            added(&["203.0.113.9, 198.51.100.1", "10.9.9.9"]),
-            "198.51.100.1"
-        );
-        assert_eq!(added(&["203.0.113.9", "198.51.100.1"]), "198.51.100.1");
-        assert_eq!(added(&["203.0.113.9", ""]), "10.0.0.1");
-        // The ways in which addresses are written.
-        assert_eq!(said("2001:db8::1", "[2001:db9::7]:443"), "2001:db9::7");
-        assert_eq!(said("2001:db8::1", "[2001:db9::7]"), "2001:db9::7");
-        assert_eq!(said("2001:db8::1", "2001:db9::7"), "2001:db9::7");
-        assert_eq!(said("2001:db8::1", "198.51.100.1:50000"), "198.51.100.1");
-    }
-}
+mod tests;

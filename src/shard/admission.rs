@@ -12,7 +12,8 @@ use metrics::Histogram;
 
 use crate::gate::{ConcurrencyGate, Limit, Permit, Shed};
 use crate::limits::{AUTH_WAIT, HISTORY_RESERVED_DIVISOR, HISTORY_WAIT, READS_AT_ONCE_MAX};
-use crate::metrics::{GateMetrics, GateName, ShedReason};
+use crate::metrics::{AdmissionMetrics, GateName, ShedReason};
+use crate::shard::common::Common;
 use crate::shard::conn::Conn;
 use crate::shard::runtime;
 
@@ -61,7 +62,7 @@ pub struct Admission {
     gate: &'static ConcurrencyGate,
     shard: usize,
     wait_max: Duration,
-    metrics: GateMetrics,
+    metrics: AdmissionMetrics,
 }
 
 /// Why there is no permit.
@@ -75,15 +76,15 @@ pub enum Refused {
 
 impl Admission {
     /// A shard's view of one of the gates.
-    pub fn new(gates: &Gates, name: GateName, shard: usize) -> Admission {
+    pub fn new(common: &Common, name: GateName, shard: usize) -> Admission {
         Admission {
-            gate: gates.of(name),
+            gate: common.gates.of(name),
             shard,
             wait_max: match name {
                 GateName::HistoryReads => HISTORY_WAIT,
                 GateName::Auth => AUTH_WAIT,
             },
-            metrics: GateMetrics::new(name),
+            metrics: AdmissionMetrics::new(name, common.tallies.of(shard)),
         }
     }
 

@@ -69,11 +69,11 @@ impl Conn {
     /// Checks the queue's bounds after it grew. Returns false if that ended the connection.
     pub(super) fn within_bounds(self: &Rc<Self>, shard: &Rc<Shard>) -> bool {
         let backlog = self.backlog();
-        if backlog > shard.config.outbox.hard_bytes {
+        if backlog > shard.config().outbox.hard_bytes {
             self.overflow(shard);
             return false;
         }
-        if backlog > shard.config.outbox.soft_bytes && self.over_soft_since.get().is_none() {
+        if backlog > shard.config().outbox.soft_bytes && self.over_soft_since.get().is_none() {
             self.over_soft_since.set(Some(Instant::now().into()));
         }
         self.recount(shard);
@@ -82,7 +82,7 @@ impl Conn {
 
     /// Whether it may be given more history: it has taken most of what it was given.
     pub(super) fn takes_history(&self, shard: &Shard) -> bool {
-        let most = HISTORY_BACKLOG_BYTES_MAX.min(shard.config.outbox.soft_bytes / 2);
+        let most = HISTORY_BACKLOG_BYTES_MAX.min(shard.config().outbox.soft_bytes / 2);
         self.backlog() + self.promised.get() <= most
     }
 
@@ -90,19 +90,19 @@ impl Conn {
     /// only live events, or answers to what it sends itself, make a client too slow.
     pub(super) fn history_room(&self, shard: &Shard) -> usize {
         let queued = self.backlog() + self.promised.get();
-        shard.config.outbox.soft_bytes.saturating_sub(queued)
+        shard.config().outbox.soft_bytes.saturating_sub(queued)
     }
 
     /// Whether the queue has been above its soft bound, without a break, for longer than it may.
     pub(super) fn is_over_soft_too_long(&self, shard: &Shard, now: Instant) -> bool {
         let since = self.over_soft_since.get();
-        since.is_some_and(|since| now >= since.instant() + shard.config.outbox.soft)
+        since.is_some_and(|since| now >= since.instant() + shard.config().outbox.soft)
     }
 
     /// Takes note of the backlog as it is now.
     pub(super) fn recount(&self, shard: &Shard) {
         let backlog = self.backlog();
-        if backlog <= shard.config.outbox.soft_bytes {
+        if backlog <= shard.config().outbox.soft_bytes {
             self.over_soft_since.set(None);
         }
         let served = self.phase() <= Phase::Open;
@@ -163,7 +163,7 @@ impl Shard {
     }
 
     fn is_past_total(&self) -> bool {
-        self.common.queued_bytes() > self.config.outbox.total_bytes
+        self.common.queued_bytes() > self.config().outbox.total_bytes
     }
 
     /// Publishes how much waits on this shard, and how much of it for one connection. Part of the
@@ -171,7 +171,7 @@ impl Shard {
     pub(super) fn publish_backlog(&self, largest: usize) {
         self.publish_queued();
         self.publish_largest(largest);
-        self.metrics.queued_bytes.set(self.queued.get() as f64);
+        self.metrics.queued_bytes.set(self.queued.get());
         if self.is_past_total() {
             self.relief.wake();
         }

@@ -2,24 +2,23 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
 use crate::drain::ledger::Ledger;
 use crate::drain::run::Part;
 use crate::lifecycle::Lifecycle;
 use crate::limits::MAILBOX_ITEMS_MAX;
 use crate::live::RecentIds;
-use crate::metrics::{ByLabel, RemovalReason};
+use crate::metrics::{ByLabel, Commits, RemovalReason, Tallies};
 use crate::nostr::event::Event;
 use crate::shard::addresses::Addresses;
 use crate::shard::admission::Gates;
 use crate::shard::hooks::{self, Hook};
-use crate::shard::http;
 use crate::shard::mailbox::Mailbox;
 use crate::shard::readers::Readers;
+use crate::shard::settings::{Exchange, Settings};
 use crate::shard::subs::EPHEMERAL;
 use crate::store::{Arrived, CommitSink, Done, Outcome, Reader, Removal, Store};
 use crate::transfer::running::Transfers;
@@ -41,16 +40,14 @@ pub enum Mail {
     Relieve,
     /// Tell these connections to leave, each at its time.
     Close(Part),
+    /// Serve by these settings from now on.
+    Settings(Exchange),
 }
 
 /// What all threads share.
 pub struct Common {
-    /// The settings.
-    pub config: Arc<Config>,
     /// Whether the relay wants traffic.
     pub lifecycle: Arc<Lifecycle>,
-    /// What the public port serves over plain HTTP.
-    pub pages: http::Pages,
     /// The store.
     pub store: Store,
     /// Threads for reads that would hold their shard.
@@ -60,11 +57,17 @@ pub struct Common {
     /// Ids of ephemeral events seen lately.
     pub recent: RecentIds,
     /// Connections by address, where those are bounded.
-    pub addresses: Option<Arc<Addresses>>,
+    pub addresses: Arc<Addresses>,
     /// What became of the connections that the drain ended.
     pub drain: Ledger,
+    /// What the shards count and can be read back.
+    pub tallies: Tallies,
+    /// The store's commits.
+    pub commits: Commits,
     /// Imports and exports that run.
     pub transfers: Arc<Transfers>,
+    /// The newest settings; each shard has its own handle.
+    settings: Mutex<Arc<Settings>>,
     pub(super) mail: Box<[Mailbox<Mail>]>,
     /// Sockets of each shard, upgraded or not.
     pub(super) load: Box<[Padded]>,
@@ -88,12 +91,8 @@ pub(super) struct Padded(pub(super) AtomicUsize);
 
 impl Common {
     /// Makes what the shards of one process share.
-    pub fn new(
-        config: Arc<Config>,
-        lifecycle: Arc<Lifecycle>,
-        pages: http::Pages,
-        store: Store,
-    ) -> Arc<Common> {
+    pub fn new(settings: Settings, lifecycle: Arc<Lifecycle>, store: Store) -> Arc<Common> {
+        let config = &settings.config;
         let shards = config.shards;
         let gates = Gates::new(shards, config.db_read_pool, config.connections_max);
         let readers = match store.reader() {
@@ -101,18 +100,18 @@ impl Common {
             // It has connections of its own.
             Reader::Postgres(_) => None,
         };
-        let addresses = Addresses::new(config.addresses, config.trusted_proxies.clone());
         Arc::new(Common {
-            addresses,
-            config,
+            addresses: Arc::default(),
             lifecycle,
-            pages,
             store,
             readers,
             gates,
             recent: RecentIds::new(),
             drain: Ledger::new(shards),
+            tallies: Tallies::new(shards),
+            commits: crate::metrics::store_commits(),
             transfers: Arc::default(),
+            settings: Mutex::new(Arc::new(settings)),
             mail: (0..shards)
                 .map(|_| Mailbox::new(hooks::mailbox_items().unwrap_or(MAILBOX_ITEMS_MAX)))
                 .collect(),
@@ -124,6 +123,16 @@ impl Common {
             born: Instant::now(),
             open: AtomicUsize::new(0),
         })
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.mail.len()
+    }
+
+    /// Nothing is ever half done under this lock.
+    pub(super) fn lock_settings(&self) -> MutexGuard<'_, Arc<Settings>> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// WebSockets of all shards.
@@ -177,7 +186,6 @@ impl Common {
         Fanout {
             batches: self.mail.iter().map(|_| Vec::new()).collect(),
             imported: Vec::new(),
-            commit_seconds: crate::metrics::store_commit_seconds(),
             events_removed: crate::metrics::events_removed(),
             common: self.clone(),
         }
@@ -191,7 +199,6 @@ pub struct Fanout {
     batches: Vec<Vec<Mail>>,
     /// Of an import, which is no shard's.
     imported: Vec<Done>,
-    commit_seconds: metrics::Histogram,
     events_removed: ByLabel<RemovalReason, metrics::Counter>,
 }
 
@@ -245,7 +252,7 @@ impl CommitSink for Fanout {
     }
 
     fn commit_took(&mut self, duration: Duration, _events: usize) {
-        self.commit_seconds.record(duration);
+        self.common.commits.record(duration);
     }
 
     fn removed(&mut self, why: Removal, events: usize) {

@@ -320,7 +320,7 @@ impl Conn {
             }
             Phase::Open => {
                 self.pings_unanswered.set(self.pings_unanswered.get() + 1);
-                self.deadline.set((now + shard.config.ping).into());
+                self.deadline.set((now + shard.config().ping).into());
                 self.send(shard, |batch| {
                     batch.push_with(|out| frame::write_frame(out, Opcode::Ping, b""));
                 });

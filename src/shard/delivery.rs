@@ -105,13 +105,13 @@ impl Shard {
     /// Registers a subscription for live events.
     pub fn subscribe(&self, key: SubKey, filters: Arc<[Filter]>) {
         self.subscriptions.borrow_mut().insert(key, filters);
-        self.metrics.subscriptions_active.increment(1.0);
+        self.metrics.subscriptions_active.rise();
     }
 
     /// Removes a subscription from the live events.
     pub fn forget(&self, key: SubKey) {
         self.subscriptions.borrow_mut().remove(key);
-        self.metrics.subscriptions_active.decrement(1.0);
+        self.metrics.subscriptions_active.fall();
     }
 
     /// An empty batch, from those kept where there is one.

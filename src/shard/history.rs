@@ -111,8 +111,8 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
     shard.subscribe(key, filters.clone());
     let only_live = filters.iter().all(|filter| filter.limit == Some(0));
     let bounds = QueryBounds {
-        limit_max: shard.config.limit_max,
-        limit_default: shard.config.limit_default,
+        limit_max: shard.config().limit_max,
+        limit_default: shard.config().limit_default,
     };
     let question = Question::events(&shard.reader, filters, bounds, conn.viewer());
     let mut read = Read::new(sub, Some((key, serial)), question);
@@ -190,12 +190,12 @@ impl Read {
 /// The values in these filters, if the connection may have so many more.
 fn room_for(shard: &Shard, conn: &Conn, filters: &[Filter]) -> Option<usize> {
     let values = filters.iter().map(Filter::value_count).sum();
-    let fits = conn.filter_values.get() + values <= shard.config.filter_values_max;
+    let fits = conn.filter_values.get() + values <= shard.config().filter_values_max;
     fits.then_some(values)
 }
 
 fn must_log_in(shard: &Shard, conn: &Conn) -> bool {
-    shard.config.login_required() && !conn.is_authenticated()
+    shard.config().login_required() && !conn.is_authenticated()
 }
 
 /// Turns a question away, and counts it.
@@ -214,7 +214,7 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
             // Reads of subscriptions that are gone leave here, and a COUNT is bounded as a
             // subscription is, so no more wait than a connection may have subscriptions.
             reads.waiting.retain(|read| read.is_wanted(conn));
-            if reads.waiting.len() >= shard.config.subscriptions_max {
+            if reads.waiting.len() >= shard.config().subscriptions_max {
                 read.forget(conn);
                 return refuse(
                     shard,

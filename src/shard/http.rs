@@ -25,16 +25,18 @@ pub struct Pages {
     pub info: String,
     /// What a browser shows.
     pub page: String,
+    /// Content-Security-Policy of that page.
+    pub policy: String,
 }
 
 /// Answers a request that asks for no WebSocket.
 pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, head: &Head<'_>) {
     let (ready, readiness) = shard.common.lifecycle.stage().readiness();
-    let pages = &shard.common.pages;
+    let pages = shard.pages();
     let reply = match (head.method, head.path()) {
         ("OPTIONS", _) => Reply::new(204, TEXT, ""),
         ("GET" | "HEAD", "/") if head.wants_nostr_json => Reply::new(200, NOSTR_JSON, &pages.info),
-        ("GET" | "HEAD", "/") => Reply::new(200, HTML, &pages.page),
+        ("GET" | "HEAD", "/") => Reply::new(200, HTML, &pages.page).under(&pages.policy),
         ("GET" | "HEAD", "/health" | "/_liveness") => Reply::new(200, TEXT, "ok"),
         ("GET" | "HEAD", "/_readiness") => {
             Reply::new(if ready { 200 } else { 503 }, JSON, readiness)
@@ -42,13 +44,19 @@ pub fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, head: &Head<'_>) {
         ("GET" | "HEAD", _) => Reply::new(404, TEXT, "the relay is at /"),
         _ => Reply::new(405, TEXT, "GET, HEAD or OPTIONS"),
     };
+    let mut fields = CORS.to_vec();
+    fields.push(("X-Content-Type-Options", "nosniff"));
+    if let Some(policy) = reply.policy {
+        fields.push(("Content-Security-Policy", policy));
+        fields.push(("Referrer-Policy", "no-referrer"));
+    }
     conn.finish_http(shard, |out| {
         if head.method == "HEAD" {
             let length = reply.body.len();
-            handshake::write_response_head(out, reply.status, reply.kind, CORS, length);
+            handshake::write_response_head(out, reply.status, reply.kind, &fields, length);
         } else {
             let body = reply.body.as_bytes();
-            handshake::write_response(out, reply.status, reply.kind, CORS, body);
+            handshake::write_response(out, reply.status, reply.kind, &fields, body);
         }
     });
 }
@@ -89,10 +97,24 @@ struct Reply<'a> {
     status: u16,
     kind: &'static str,
     body: &'a str,
+    policy: Option<&'a str>,
 }
 
 impl<'a> Reply<'a> {
     fn new(status: u16, kind: &'static str, body: &'a str) -> Reply<'a> {
-        Reply { status, kind, body }
+        Reply {
+            status,
+            kind,
+            body,
+            policy: None,
+        }
+    }
+
+    /// For a page that a browser shows.
+    fn under(self, policy: &'a str) -> Reply<'a> {
+        Reply {
+            policy: Some(policy),
+            ..self
+        }
     }
 }

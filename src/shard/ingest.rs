@@ -134,7 +134,7 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
         return Err(Reason::fixed(Prefix::Invalid, text));
     }
     // NIP-62: a request to vanish is followed whatever its author's status.
-    if !vanishes && shard.config.login_required() && !conn.is_authenticated() {
+    if !vanishes && shard.config().login_required() && !conn.is_authenticated() {
         return Err(Reason::new(Prefix::AuthRequired, "log in to publish"));
     }
     if event.is_protected() && !conn.has_key(event.pubkey()) {
@@ -147,7 +147,7 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
         return Err(Reason::new(prefix, text));
     }
     let now = shard.unix_seconds();
-    if event.created_at() > now.saturating_add(shard.config.created_at_future) {
+    if event.created_at() > now.saturating_add(shard.config().created_at_future) {
         return Err(Reason::new(Prefix::Invalid, "created_at is too far ahead"));
     }
     if event.expiration().is_some_and(|expires| expires <= now) {
@@ -156,11 +156,11 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
     if vanishes {
         return Ok(());
     }
-    let past = shard.config.created_at_past.unwrap_or(u64::MAX);
+    let past = shard.config().created_at_past.unwrap_or(u64::MAX);
     if event.created_at() < now.saturating_sub(past) {
         return Err(Reason::new(Prefix::Invalid, "created_at is too long ago"));
     }
-    let retention = &shard.config.retention;
+    let retention = &shard.config().retention;
     if retention.refuses(event.kind(), event.created_at(), now) {
         let text = "older than events of its kind are kept here";
         return Err(Reason::fixed(Prefix::Invalid, text));
@@ -169,7 +169,7 @@ fn policy(shard: &Shard, conn: &Conn, event: &Event) -> Result<(), Reason> {
         let text = "a repost must not embed a protected event";
         return Err(Reason::fixed(Prefix::Invalid, text));
     }
-    pow::check(event, shard.config.pow_difficulty_min)
+    pow::check(event, shard.config().pow_difficulty_min)
 }
 
 /// As [`ephemeral`], where only a store elsewhere knows whether the author is banned.

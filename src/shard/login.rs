@@ -104,7 +104,7 @@ impl Drop for Attempt<'_> {
 
 /// A connection that ends without any AUTH frame on a relay that requires one is an attempt too.
 pub fn ended(shard: &Shard, conn: &Conn) {
-    if shard.config.login_required() && conn.counted.get() && !conn.attempted.get() {
+    if shard.config().login_required() && conn.counted.get() && !conn.attempted.get() {
         let attempt = Attempt::begin(shard, conn);
         if conn.ended_by() == Some(CloseReason::AuthTimeout) {
             attempt.end(AuthOutcome::Timeout);
@@ -154,7 +154,7 @@ pub async fn attend(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) {
 
 /// Decides by what the access lists say of a key.
 fn judge(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, access: Access) -> AuthOutcome {
-    let config = &shard.config;
+    let config = shard.config();
     if access.banned {
         let reason = Reason::fixed(Prefix::Blocked, "this key is banned");
         ok(shard, conn, event, Some(&reason));

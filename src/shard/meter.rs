@@ -54,6 +54,18 @@ impl Meter {
         Ok(())
     }
 
+    fn change(&mut self, was: &Rates, is: &Rates, now: Instant) {
+        for (bucket, was, is) in [
+            (&mut self.messages, was.messages, is.messages),
+            (&mut self.bytes, was.bytes, is.bytes),
+        ] {
+            // Where there was no rate nothing was taken.
+            if let (Some(was), Some(is)) = (was, is) {
+                bucket.change_rate(&was, &is, now);
+            }
+        }
+    }
+
     fn charge(&mut self, rates: &Rates, bytes: usize, now: Instant) {
         if let Some(rate) = &rates.messages {
             self.messages.charge(rate, 1, now);
@@ -75,6 +87,15 @@ impl Conn {
             return Ok(());
         }
         self.metered(|meter, now| meter.take(rates, bytes, now))
+    }
+
+    /// Goes on at other rates.
+    pub fn change_rates(&self, was: &Rates, is: &Rates, now: Instant) {
+        // Where nothing was measured yet both are full, at any rate.
+        if let Some(mut meter) = self.meter.take() {
+            meter.change(was, is, now);
+            self.meter.set(Some(meter));
+        }
     }
 
     /// Charges something that is served whatever the rates are.
@@ -120,7 +141,7 @@ pub fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str, above: RateKind) -
             login::Attempt::begin(shard, conn).end(AuthOutcome::Invalid);
         }
         Ok(ClientMessage::Close { sub }) => {
-            conn.charge_message(&shard.config.rates, text.len());
+            conn.charge_message(&shard.config().rates, text.len());
             conn.remove_sub(shard, &sub);
         }
         Ok(ClientMessage::Req { sub, .. }) => {

@@ -22,6 +22,7 @@
 //! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
 //! | [`moment`] | points in time, small |
+//! | [`settings`] | what it serves by, and how that is exchanged |
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
 //! | [`listener`] | binding and accepting |
@@ -52,6 +53,7 @@ pub mod question;
 pub mod readers;
 pub mod runtime;
 pub mod session;
+pub mod settings;
 pub mod socket;
 pub mod subs;
 
@@ -69,7 +71,6 @@ use std::time::Instant;
 use rustix::thread::CpuSet;
 use slab::Slab;
 
-use crate::config::Config;
 use crate::lifecycle::Stage;
 use crate::limits::{
     DELIVERED_AT_ONCE_MAX, IMBALANCE_MAX, READY_AT_ONCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL,
@@ -90,6 +91,7 @@ use outbox::Batch;
 use readers::Faults;
 use runtime::{Driver, Listener, Turns};
 use session::Reading;
+use settings::Settings;
 use socket::{Report, Socket, Sockets};
 
 pub use common::{Common, Mail};
@@ -98,8 +100,6 @@ pub use common::{Common, Mail};
 pub struct Shard {
     /// Its number, from 0.
     pub id: usize,
-    /// The settings.
-    pub config: Arc<Config>,
     /// What it shares with other threads.
     pub common: Arc<Common>,
     /// Its series.
@@ -124,6 +124,8 @@ pub struct Shard {
     pub scratch: RefCell<Vec<u8>>,
     /// Whether new connections are wanted.
     pub accepting: Cell<bool>,
+    /// What it serves by.
+    settings: RefCell<Arc<Settings>>,
     listener: RefCell<Option<Rc<Listener>>>,
     sockets: Sockets,
     conns: RefCell<Slab<Rc<Conn>>>,
@@ -202,14 +204,15 @@ impl Shard {
         driver: Driver,
         listener: TcpListener,
     ) -> io::Result<(Rc<Shard>, Listener)> {
-        let config = common.config.clone();
+        let settings = common.settings();
+        let config = &settings.config;
         let shard = Rc::new(Shard {
             id,
-            metrics: ShardMetrics::new(id),
+            metrics: ShardMetrics::new(id, common.tallies.of(id)),
             reader: common.store.reader(),
             faults: Faults::default(),
-            history: Admission::new(&common.gates, GateName::HistoryReads, id),
-            auth: Admission::new(&common.gates, GateName::Auth, id),
+            history: Admission::new(&common, GateName::HistoryReads, id),
+            auth: Admission::new(&common, GateName::Auth, id),
             relay_url: RelayUrl::parse(&config.relay_url)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?,
             verifier: RefCell::new(Verifier::new(VERIFIER_KEYS_MAX)),
@@ -239,7 +242,7 @@ impl Shard {
             largest_published: Cell::new(0),
             queued_step: backlog::step(&config.outbox, config.shards),
             relief: Signal::default(),
-            config,
+            settings: RefCell::new(settings.clone()),
             common,
         });
         Ok((shard, Listener::adopt(listener)?))
@@ -294,6 +297,7 @@ impl Shard {
             Mail::Relieve => self.relieve(),
             Mail::StopAccepting => self.stop_accepting(),
             Mail::Close(part) => self.start_closes(part),
+            Mail::Settings(exchange) => self.take_over(exchange),
         }
     }
 
@@ -403,8 +407,13 @@ impl Shard {
             return;
         }
         let now = Instant::now();
-        let table = self.common.addresses.as_ref();
-        let place = match table.map_or(Ok(None), |table| table.enter_socket(peer, now)) {
+        let entered = {
+            let config = self.config();
+            let (bounds, trusted) = (&config.addresses, &config.trusted_proxies);
+            let table = &self.common.addresses;
+            table.enter_socket(bounds, trusted, peer, now)
+        };
+        let place = match entered {
             Ok(place) => place,
             Err(full) => {
                 return self
@@ -447,7 +456,7 @@ impl Shard {
     /// connections, which are themselves a share of the descriptors, so that silent sockets cannot
     /// take those that the store and the health server need.
     pub fn has_enough_unupgraded(&self) -> bool {
-        let share = self.config.connections_max / UNUPGRADED_SHARE / self.config.shards;
+        let share = self.config().connections_max / UNUPGRADED_SHARE / self.common.shards();
         self.unupgraded.get() >= share.clamp(UNUPGRADED_MIN, UNUPGRADED_MAX)
     }
 
@@ -462,17 +471,14 @@ impl Shard {
             Stage::Starting => return Err(UpgradeRefusal::Starting),
             _ => return Err(UpgradeRefusal::Draining),
         }
-        let trusted = &self.config.trusted_proxies;
+        let config = self.config();
+        let trusted = &config.trusted_proxies;
         conn.client
             .set(addresses::origin(conn.peer.ip(), forwarded_for, trusted));
-        let place = match &self.common.addresses {
-            Some(table) => {
-                let client = Client::of(conn.client.get());
-                Some(table.enter(client, Instant::now()).map_err(Full::refusal)?)
-            }
-            None => None,
-        };
-        if self.common.open.fetch_add(1, Ordering::Relaxed) >= self.config.connections_max {
+        let client = Client::of(conn.client.get());
+        let entered = (self.common.addresses).enter(&config.addresses, client, Instant::now());
+        let place = entered.map_err(Full::refusal)?;
+        if self.common.open.fetch_add(1, Ordering::Relaxed) >= config.connections_max {
             self.common.open.fetch_sub(1, Ordering::Relaxed);
             return Err(UpgradeRefusal::Capacity);
         }
@@ -480,7 +486,7 @@ impl Shard {
         conn.counted.set(true);
         self.unupgraded.set(self.unupgraded.get() - 1);
         self.metrics.connections.increment(1);
-        self.metrics.connections_active.increment(1.0);
+        self.metrics.connections_active.rise();
         Ok(())
     }
 
@@ -495,7 +501,7 @@ impl Shard {
         }
         if conn.counted.get() {
             self.common.open.fetch_sub(1, Ordering::Relaxed);
-            self.metrics.connections_active.decrement(1.0);
+            self.metrics.connections_active.fall();
             tracing::info!(
                 target: "access",
                 connection = %conn.name(self),

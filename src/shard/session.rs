@@ -47,7 +47,7 @@ impl Reading {
     /// Of a connection that nothing has come from, or that rests.
     pub fn new(shard: &Shard) -> Reading {
         Reading {
-            decoder: Decoder::new(shard.config.frame_bytes_max),
+            decoder: Decoder::new(shard.config().frame_bytes_max),
             kept: Kept::default(),
             flow: Flow::Go,
         }
@@ -144,7 +144,7 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
                     http::unavailable(shard, conn, refusal);
                     return false;
                 }
-                conn.opened(Instant::now(), &shard.config);
+                conn.opened(Instant::now(), &shard.config());
                 conn.send(shard, |batch| {
                     batch.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
@@ -260,7 +260,8 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
     }
     match item {
         Item::Text(text) => {
-            return match conn.admit_message(&shard.config.rates, text.len()) {
+            let admitted = conn.admit_message(&shard.config().rates, text.len());
+            return match admitted {
                 Ok(()) => message(shard, conn, text),
                 Err(above) => meter::refuse(shard, conn, text, above),
             };
@@ -271,13 +272,13 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
             conn.close(shard, CloseReason::Protocol, code, text);
         }
         Item::Ping(payload) => {
-            conn.charge_message(&shard.config.rates, payload.len());
+            conn.charge_message(&shard.config().rates, payload.len());
             conn.send(shard, |batch| {
                 batch.push_with(|out| frame::write_frame(out, Opcode::Pong, payload));
             });
         }
         Item::Pong(payload) => {
-            conn.charge_message(&shard.config.rates, payload.len());
+            conn.charge_message(&shard.config().rates, payload.len());
             conn.ponged();
         }
         Item::Close { code, .. } => {
@@ -351,7 +352,7 @@ fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
         _ => CloseReason::Protocol,
     };
     if fault.is_too_big() {
-        let bytes = shard.config.frame_bytes_max;
+        let bytes = shard.config().frame_bytes_max;
         let notice = match fault {
             Fault::TooManyFragments => format!("invalid: {}", fault.text()),
             _ => format!("invalid: a message has at most {bytes} bytes"),

@@ -41,7 +41,7 @@ impl Conn {
         let mut subs = self.subs.borrow_mut();
         let slot = match subs.iter().position(Option::is_none) {
             Some(free) => free,
-            None if subs.len() >= shard.config.subscriptions_max => return None,
+            None if subs.len() >= shard.config().subscriptions_max => return None,
             None => {
                 // One at a time: most clients hold few, and an idle connection must stay small.
                 subs.reserve_exact(1);

@@ -35,11 +35,11 @@ fn the_default_is_the_ceilings() {
         json!({
             "history_reads": {
                 "limit": 40, "ceiling": 40, "in_flight": 0, "waiting": 0, "debt": 0,
-                "source": "static",
+                "sheds": {"timeout": 0, "full": 0, "closed": 0}, "source": "static",
             },
             "auth": {
                 "limit": null, "ceiling": null, "in_flight": 0, "waiting": 0, "debt": 0,
-                "source": "static",
+                "sheds": {"timeout": 0, "full": 0, "closed": 0}, "source": "static",
             },
         })
     );

@@ -14,9 +14,31 @@ const PAGE: &str = "docs/configuration.md";
 const HEAD: &str = "\
 # Settings
 
-Every setting is an environment variable and, unless it is a secret, the same long option. An option wins over its variable, a variable over the default; empty or blank is no value. What is wrong fails the start with exit code 64, and every fault is named. `buzz-uring check-config` prints what the settings come to, secrets masked, and opens nothing.
+Every setting is an environment variable and, unless it is a secret, the same long option. An option wins over its variable, a variable over [the settings file](#the-settings-file), that over the default; empty or blank is no value. What is wrong fails the start with exit code 64, and every fault is named. `buzz-uring check-config` prints what the settings come to and where each came from, secrets masked, and opens nothing.
+
+What is marked *reload* in the last column takes effect when a running relay [reads its settings file again](operate.md#change-settings-while-it-runs); the rest needs a restart.
 
 This page is made from the table in `src/cli/settings.rs`, and a test holds it to be current.
+";
+
+const FILE: &str = "
+## The settings file
+
+`buzz-uring --config FILE`, or `BUZZ_CONFIG=FILE`, reads settings from a file, for what is neither an option nor a variable:
+
+```sh
+# A comment, which is a line of its own.
+BUZZ_NAME=relay.example.com
+BUZZ_DESCRIPTION=\"A relay for \\\"friends\\\"\"
+BUZZ_RETENTION='kinds=0,3 keep; kinds=1,6,7 age=90d'
+DATABASE_URL=postgres://relay:secret@db.example/relay
+```
+
+- One `NAME=value` a line, with the names above, also those of secrets and of flags. No space before the `=`.
+- White space around a value is not part of it. Quotes are needed only around a value that has a backslash, or begins with a quote. Between `'` everything is as it stands; between `\"` a `\\` stands before `\"`, `\\`, `$` or a backtick, and before nothing else. A `#` within a value is part of it.
+- systemd's `EnvironmentFile=` reads such a file alike, so one file can serve both.
+- An unknown name, a name that comes twice, and a line that is none of this fail the start, with file, line and name, and never the value. So do a file of more than 64 KiB, one that is not UTF-8, and one that is not a regular file.
+- A file with secrets that every user of the machine can read is warned of.
 ";
 
 fn page() -> String {
@@ -25,10 +47,10 @@ fn page() -> String {
     for setting in SETTINGS {
         if setting.section != section {
             section = setting.section;
-            let rule = "|---|---|---|---|";
+            let rule = "|---|---|---|---|---|";
             write!(
                 page,
-                "\n## {section}\n\n| variable | default | unit | what it is |\n{rule}\n"
+                "\n## {section}\n\n| variable | default | unit | what it is | takes effect |\n{rule}\n"
             )
             .expect("a String takes all");
         }
@@ -40,13 +62,17 @@ fn page() -> String {
          read once at the start: see [the runbook](operator-concurrency-caps.md#when-launchdarkly-\
          is-away-and-a-cap-is-needed-now).\n"
     );
-    page + &flags
+    page + &flags + FILE
 }
 
 fn row(setting: &Setting) -> String {
     let option = match setting.option() {
         Some(option) => format!("`--{option}`"),
-        None => "environment only: a secret".to_owned(),
+        None => "no option: a secret".to_owned(),
+    };
+    let effect = match setting.reread {
+        true => "reload",
+        false => "restart",
     };
     let default = setting.default_text();
     let default = match default.as_str() {
@@ -55,7 +81,7 @@ fn row(setting: &Setting) -> String {
         value => format!("`{value}`"),
     };
     format!(
-        "| `{}`<br>{option} | {default} | {} | {} |\n",
+        "| `{}`<br>{option} | {default} | {} | {} | {effect} |\n",
         setting.variable, setting.unit, setting.help
     )
 }

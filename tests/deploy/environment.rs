@@ -52,6 +52,17 @@ fn the_service_s_settings_are_taken_and_show_true_defaults() {
 }
 
 #[test]
+fn the_service_s_settings_are_taken_as_a_settings_file() {
+    let file = crate::path("deploy/systemd/buzz-uring.env");
+    let config = format!("--config={}", file.display());
+    let exit = Launch::new().arg("check-config").arg(&config).run();
+    assert_eq!(exit.code(), 0, "{exit:#?}");
+    let line = "BUZZ_RELAY_URL=wss://relay.example.com";
+    assert!(exit.stdout.contains(line), "{exit:#?}");
+    assert!(exit.stdout.contains("# file, line "), "{exit:#?}");
+}
+
+#[test]
 fn kubernetes_settings_are_taken() {
     check("deploy/kubernetes/base/relay.env", false);
 }

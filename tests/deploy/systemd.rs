@@ -130,9 +130,11 @@ fn its_times_and_codes_are_the_relay_s() {
     let connections = descriptors * limits::CONNECTIONS_DESCRIPTORS_PERCENT / 100;
     assert!(connections >= limits::CONNECTIONS_DEFAULT as u64);
     assert!(value("ExecStartPre").ends_with("buzz-uring check-config"));
+    assert!(value("ExecReload").ends_with("buzz-uring reload"));
     // The folder that the unit makes is the one that the relay uses.
     let folder = format!("BUZZ_DATA_DIR=/var/lib/{}", value("StateDirectory"));
-    assert_eq!(value("Environment"), folder);
+    let file = "BUZZ_CONFIG=/etc/buzz-uring/buzz-uring.env".to_owned();
+    assert_eq!(values("Environment"), [folder, file]);
 }
 
 #[test]
@@ -142,5 +144,6 @@ fn the_user_is_made() {
     let names: Vec<&str> = made.filter_map(|line| line.split(' ').nth(1)).collect();
     assert_eq!(names, [value("User").as_str()]);
     assert!(path("deploy/systemd/buzz-uring.env").is_file());
-    assert!(value("EnvironmentFile").ends_with("/buzz-uring.env"));
+    // What it gave would win over the file, and a reload could change nothing.
+    assert_eq!(values("EnvironmentFile"), [""; 0]);
 }

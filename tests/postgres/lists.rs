@@ -85,3 +85,24 @@ async fn lists_can_be_edited_with_and_without_a_relay() {
     let event = Author::new(1).json::<&str>(now(), 1, &[], "");
     assert_eq!(client.publish(&event).await, (true, String::new()));
 }
+
+#[tokio::test]
+async fn a_login_is_few_statements() {
+    let Some(cluster) = cluster() else { return };
+    let relay = on(&database(cluster)).start();
+    let statements = |least: f64| {
+        relay.await_metric("buzz_db_statements_total", &[], |n| n >= least);
+        relay
+            .metric("buzz_db_statements_total", &[])
+            .expect("it is there")
+    };
+    log_in(relay.address, &Author::new(1));
+    let before = statements(1.0);
+    for number in 1..=40 {
+        let (_, accepted, reason) = log_in(relay.address, &Author::new(number));
+        assert!(accepted, "{reason}");
+    }
+    let after = statements(before + 40.0);
+    // The listener looks around now and then, too.
+    assert!(after - before <= 3.0 * 40.0, "{before} {after}");
+}

@@ -7,7 +7,9 @@
 mod common;
 
 mod caps;
+mod failures;
 mod lists;
+mod standby;
 mod together;
 mod trouble;
 

@@ -17,14 +17,14 @@ fn burst() -> usize {
 }
 
 /// A client that takes what comes, all the time, as fast as it can.
-struct Listener {
+pub struct Listener {
     seen: Arc<Mutex<HashSet<String>>>,
     task: JoinHandle<()>,
 }
 
 impl Listener {
     /// Subscribes to notes. `limit` is how many stored ones it asks for.
-    async fn start(relay: SocketAddr, limit: usize) -> Listener {
+    pub async fn start(relay: SocketAddr, limit: usize) -> Listener {
         let mut client = Client::connect(relay).await;
         let filter = format!("{{\"kinds\":[1],\"limit\":{limit}}}");
         let stored = ids(&client.req("live", &filter).await);
@@ -41,7 +41,7 @@ impl Listener {
     }
 
     /// Waits until all of these have come, and nothing else has.
-    async fn await_all(&self, expected: &HashSet<String>) {
+    pub async fn await_all(&self, expected: &HashSet<String>) {
         let end = Instant::now() + 10 * WAIT;
         while self.seen.lock().unwrap().len() < expected.len() {
             assert!(!self.task.is_finished(), "it has lost its connection");
@@ -53,35 +53,56 @@ impl Listener {
     }
 }
 
-/// Publishes on one connection, many in flight. Returns the ids that were acknowledged, until the end
-/// of all or of the connection.
-async fn publish(mut client: Client, events: Vec<String>) -> HashSet<String> {
-    let mut acknowledged = HashSet::new();
+/// What became of events that were published.
+#[derive(Default)]
+pub struct Told {
+    /// Ids that were acknowledged.
+    pub accepted: HashSet<String>,
+    /// How many the relay could not store then.
+    pub failed: usize,
+}
+
+/// Publishes on one connection, many in flight, until the end of all or of the connection. Slower while
+/// the relay says that it has trouble.
+pub async fn publish_all(mut client: Client, events: Vec<String>) -> Told {
+    let mut told = Told::default();
     let (mut sent, mut answered) = (0, 0);
     while answered < events.len() {
         while sent < events.len() && sent - answered < 100 {
             let text = format!("[\"EVENT\",{}]", events[sent]);
             if client.try_send(text).await.is_err() {
-                return acknowledged;
+                return told;
             }
             sent += 1;
         }
         let Ok(text) = client.try_text().await else {
-            return acknowledged;
+            return told;
         };
         let answer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(
-            (&answer[0], &answer[2]),
-            (&"OK".into(), &true.into()),
-            "{answer}"
-        );
-        acknowledged.insert(answer[1].as_str().expect("an id").to_owned());
+        assert_eq!(answer[0], "OK", "{answer}");
+        if answer[2] == true {
+            let id = answer[1].as_str().expect("an id").to_owned();
+            assert!(told.accepted.insert(id), "twice: {answer}");
+        } else {
+            let reason = answer[3].as_str().expect("a reason");
+            assert!(reason.starts_with("error:"), "{answer}");
+            told.failed += 1;
+            tokio::time::sleep(LOOK).await;
+        }
         answered += 1;
     }
-    acknowledged
+    told
 }
 
-fn notes(author: u64, count: usize) -> Vec<String> {
+/// Publishes what is all taken. Returns the ids that were acknowledged, until the end of all or of the
+/// connection.
+async fn publish(client: Client, events: Vec<String>) -> HashSet<String> {
+    let told = publish_all(client, events).await;
+    assert_eq!(told.failed, 0);
+    told.accepted
+}
+
+pub fn notes(author: u64, count: usize) -> Vec<String> {
     let (author, begun) = (Author::new(author), now());
     let note = |n: usize| author.json::<&str>(begun - 100, 1, &[], &n.to_string());
     (0..count).map(note).collect()
@@ -91,7 +112,7 @@ fn ids(events: &[String]) -> HashSet<String> {
     events.iter().map(|event| id_of(event).to_owned()).collect()
 }
 
-async fn stored(client: &mut Client) -> HashSet<String> {
+pub async fn stored(client: &mut Client) -> HashSet<String> {
     client.send("[\"COUNT\",\"all\",{\"kinds\":[1]}]").await;
     let count = client.message().await[2]["count"].as_u64();
     let found = ids(&client.fetch("{\"kinds\":[1],\"limit\":1000000}").await);

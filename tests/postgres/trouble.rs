@@ -1,11 +1,12 @@
 //! A database that is away, goes, and comes back.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use buzz_uring::secret::Secret;
 use buzz_uring::store::postgres::testing::Proxy;
 
-use crate::common::{Author, Client, get, now, raw, until};
+use crate::common::{Author, Client, WAIT, get, now, raw, until};
 use crate::{cluster, database, on};
 
 /// A URL with a password in it, by way of a proxy.
@@ -16,6 +17,23 @@ fn by(
 ) -> Secret {
     let url = cluster.url_by(proxy.port(), url);
     Secret::new(url.expose().replace("buzz@", "buzz:hush-hush@"))
+}
+
+/// Publishes notes until one is accepted; the others are refused as one that may come again.
+pub async fn publish_until_accepted(client: &mut Client, author: &Author) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let end = Instant::now() + WAIT;
+    loop {
+        let text = format!("again {}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let event = author.json::<&str>(now(), 1, &[], &text);
+        let (accepted, reason) = client.publish(&event).await;
+        if accepted {
+            return event;
+        }
+        assert!(reason.starts_with("error:"), "{reason}");
+        assert!(Instant::now() < end, "it does not recover: {reason}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]
@@ -40,6 +58,12 @@ async fn a_start_waits_for_the_database_and_serves_nobody_until_then() {
         (ready.status, ready.text().as_str()),
         (503, r#"{"status":"starting"}"#)
     );
+    // Whoever looks is told so on the health port, and on that alone.
+    assert_eq!(get(health, "/", &[]).status, 200);
+    assert_eq!(get(health, "/_status", &[]).json()["lifecycle"], "starting");
+    for path in ["/", "/_status"] {
+        assert_eq!(get(quiet, path, &[]).status, 503, "{path}");
+    }
     let mut early = raw::Raw::connect(quiet);
     early.send(raw::upgrade(&[]));
     let refused = early.answer();
@@ -104,15 +128,7 @@ async fn while_the_database_is_away_every_client_is_told_and_afterwards_served()
     assert_eq!(get(relay.health, "/_readiness", &[]).status, 200);
 
     proxy.open();
-    for n in 3.. {
-        let (accepted, reason) = client.publish(&note(n)).await;
-        if accepted {
-            break;
-        }
-        assert!(reason.starts_with("error:"), "{reason}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(n < 300, "it does not recover: {reason}");
-    }
+    publish_until_accepted(&mut client, &author).await;
     assert!(client.fetch("{\"kinds\":[1]}").await.len() >= 2);
     assert!(!relay.output().contains("hush-hush"), "a secret");
 }

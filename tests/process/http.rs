@@ -91,10 +91,7 @@ fn a_browser_gets_a_page_in_plain_html() {
         assert!(kind.starts_with("text/html"), "{answer:?}");
         let page = answer.text();
         assert!(page.to_lowercase().starts_with("<!doctype html>"), "{page}");
-        assert!(
-            !page.contains("<b>bold") && !page.contains("<script"),
-            "{page}"
-        );
+        assert!(!page.contains("<b>bold"), "{page}");
         assert!(page.contains("&lt;b&gt;bold&lt;/b&gt; &amp; co"), "{page}");
     }
     let whole = get(relay.address, "/", &[]);

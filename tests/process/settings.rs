@@ -1,5 +1,7 @@
 //! The command line and the environment.
 
+use buzz_uring::version::{COMMIT, VERSION};
+
 use crate::common::{Launch, relay};
 
 #[test]
@@ -13,7 +15,7 @@ fn help_and_version_are_answered_on_standard_output() {
     version.expect(0, &[]);
     assert_eq!(
         version.stdout.trim(),
-        concat!("buzz-uring ", env!("CARGO_PKG_VERSION"))
+        format!("buzz-uring {VERSION} ({COMMIT})")
     );
 }
 

@@ -43,6 +43,7 @@ fn one_line_says_what_runs_and_where() {
 
     let status = relay.status();
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"), "{status}");
+    assert_eq!(status["commit"], buzz_uring::version::COMMIT, "{status}");
     assert_eq!(status["lifecycle"], "ready", "{status}");
     let text = status.to_string();
     for address in [relay.address, relay.health, relay.metrics] {

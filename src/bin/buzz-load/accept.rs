@@ -1,14 +1,13 @@
 //! `accept`: connect, upgrade, close, over and over. One operation is one connection's life.
 
-use crate::drive::Work;
 use crate::flight::Flights;
-use crate::net::{ConnId, Event, Net};
-use crate::report::{Fault, Section};
+use crate::net::{ConnId, Net};
+use crate::report::Fault;
+use crate::requests::{Asking, At, Requests};
 use crate::schedule::{Nanos, Schedule};
 
 /// The state of the workload.
 pub struct Accept {
-    flights: Flights,
     owner: usize,
     /// Whether a Close frame goes before the end.
     close_frame: bool,
@@ -16,80 +15,41 @@ pub struct Accept {
 
 impl Accept {
     /// As many connections at once as there are lanes.
-    pub fn new(schedule: Schedule, at_once: usize, close_frame: bool) -> Accept {
+    pub fn asking(schedule: Schedule, at_once: usize, close_frame: bool) -> Asking<Accept> {
         let mut flights = Flights::new(schedule, at_once, 1);
         for lane in 0..at_once as u32 {
             // A lane is a place here, not a connection: it is usable before there is one.
             flights.joined(lane, ConnId::PLACE);
         }
-        Accept {
-            flights,
-            owner: 0,
-            close_frame,
-        }
+        let owner = 0;
+        Asking::new(flights, Accept { owner, close_frame })
     }
 }
 
-impl Work for Accept {
-    fn open(&mut self, _net: &mut Net, owner: usize) {
+impl Requests for Accept {
+    const NAME: &'static str = "accept";
+    const UNIT: &'static str = "connections";
+
+    fn open(&mut self, _flights: &Flights, _net: &mut Net, owner: usize) {
         self.owner = owner;
     }
 
-    fn event(&mut self, net: &mut Net, conn: ConnId, tag: u32, event: Event<'_>, now: Nanos) {
-        match event {
-            Event::Opened => {
-                net.close(conn, self.close_frame);
-                self.flights.answer(tag, 0, now);
-            }
-            Event::Closed(why) => {
-                self.flights.answer(tag, 0, now);
-                self.flights.faults.add(Fault::Connection, why);
-            }
-            Event::Text(_) | Event::Pong(_) => {}
-        }
-    }
-
-    fn ready(&self) -> bool {
+    fn ask(&mut self, flights: &mut Flights, net: &mut Net, now: Nanos) -> bool {
+        let Some((lane, _, ticket)) = flights.take(now) else {
+            return false;
+        };
+        net.open(self.owner, lane);
+        flights.sent(lane, 0, ticket, now);
         true
     }
 
-    fn start(&mut self) {
-        self.flights.start(0);
+    fn opened(&mut self, at: At<'_>) {
+        at.net.close(at.conn, self.close_frame);
+        at.flights.answer(at.tag, 0, at.now);
     }
 
-    fn tick(&mut self, net: &mut Net, now: Nanos) -> Option<Nanos> {
-        while let Some((lane, _, ticket)) = self.flights.take(now) {
-            net.open(self.owner, lane);
-            self.flights.sent(lane, 0, ticket, now);
-        }
-        self.flights.next_due(now)
-    }
-
-    fn settled(&self, now: Nanos) -> bool {
-        self.flights.settled(now)
-    }
-
-    fn operations(&self) -> u64 {
-        self.flights.answered
-    }
-
-    fn reset(&mut self, now: Nanos) {
-        self.flights.reset(now);
-    }
-
-    fn finish(&mut self, now: Nanos) {
-        self.flights.finish(now);
-    }
-
-    fn section(&self) -> Section {
-        Section {
-            name: "accept",
-            unit: "connections",
-            operations: self.flights.answered,
-            seconds: self.flights.seconds(),
-            latencies: self.flights.latencies(),
-            faults: self.flights.faults.clone(),
-            extra: serde_json::Map::new(),
-        }
+    fn closed(&mut self, at: At<'_>, why: &str) {
+        at.flights.answer(at.tag, 0, at.now);
+        at.flights.faults.add(Fault::Connection, why);
     }
 }

@@ -73,18 +73,24 @@ pub fn plan(name: &str, given: &Given<'_>, url: &str, pids: &[u32]) -> io::Resul
             };
             let schedule = schedule(Some(events.len() as u64));
             plan.expected = Some(events.len() as u64);
-            Box::new(Publish::new(events, schedule, connections, window, false))
+            Box::new(Publish::asking(
+                events,
+                schedule,
+                connections,
+                window,
+                false,
+            ))
         }
         "seed" => {
             let events = stored_signed(given)?;
             plan.expected = Some(events.len() as u64);
             let schedule = schedule(Some(events.len() as u64));
-            Box::new(Publish::new(events, schedule, connections, window, true))
+            Box::new(Publish::asking(events, schedule, connections, window, true))
         }
         "query" => {
             let (questions, check) = questions(given)?;
             let closes = !given.is_set("no-close");
-            Box::new(Query::new(
+            Box::new(Query::asking(
                 questions,
                 check,
                 closes,
@@ -127,7 +133,7 @@ pub fn plan(name: &str, given: &Given<'_>, url: &str, pids: &[u32]) -> io::Resul
         "accept" => {
             plan.churns = true;
             let at_once = connections.min(limits::OPENING_MAX);
-            Box::new(Accept::new(
+            Box::new(Accept::asking(
                 schedule(count),
                 at_once,
                 given.is_set("close-frame"),
@@ -153,13 +159,13 @@ pub fn plan(name: &str, given: &Given<'_>, url: &str, pids: &[u32]) -> io::Resul
                 fresh,
             };
             if until_in {
-                Box::new(Rush::new(schedule(count), connections, logins))
+                Box::new(Rush::asking(schedule(count), connections, logins))
             } else {
-                Box::new(Login::new(schedule(count), connections, window, logins))
+                Box::new(Login::asking(schedule(count), connections, window, logins))
             }
         }
-        "scan" => Box::new(Scan::new(schedule(count), connections, window)),
-        "ping" => Box::new(Ping::new(schedule(count), connections)),
+        "scan" => Box::new(Scan::asking(schedule(count), connections, window)),
+        "ping" => Box::new(Ping::asking(schedule(count), connections)),
         _ => {
             plan.works = mixed::works(given, end.unwrap_or(0))?;
             let names = ["publish-connections", "query-connections", "subscribers"];

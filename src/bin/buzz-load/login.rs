@@ -6,12 +6,13 @@
 //! challenge, login, close; there the signature is made between, and is part of the latency.
 
 use secp256k1::Keypair;
+use serde_json::{Map, Value};
 
-use crate::drive::Work;
 use crate::events::{self, Signed};
 use crate::flight::Flights;
-use crate::net::{ConnId, Event, Net};
-use crate::report::{Fault, Section};
+use crate::net::{ConnId, Net};
+use crate::report::Fault;
+use crate::requests::{Asking, At, Requests};
 use crate::schedule::{Nanos, Schedule};
 use crate::wire::{self, Message, ShortId};
 
@@ -39,7 +40,6 @@ struct Lane {
 
 /// The state of the workload.
 pub struct Login {
-    flights: Flights,
     logins: Logins,
     lanes: Vec<Lane>,
     /// Logins signed so far.
@@ -51,21 +51,25 @@ pub struct Login {
 
 impl Login {
     /// As many logins at once as there are lanes.
-    pub fn new(schedule: Schedule, connections: usize, window: usize, logins: Logins) -> Login {
+    pub fn asking(
+        schedule: Schedule,
+        connections: usize,
+        window: usize,
+        logins: Logins,
+    ) -> Asking<Login> {
         let window = if logins.fresh { 1 } else { window };
         let mut flights = Flights::new(schedule, connections, window);
         if logins.fresh {
             (0..connections as u32).for_each(|lane| flights.joined(lane, ConnId::PLACE));
         }
-        let lanes = vec![Lane::default(); connections];
-        Login {
-            flights,
+        let login = Login {
             logins,
-            lanes,
+            lanes: vec![Lane::default(); connections],
             signed: 0,
             owner: 0,
             challenged: 0,
-        }
+        };
+        Asking::new(flights, login)
     }
 
     fn sign(&mut self, user: usize, challenge: &str) -> Signed {
@@ -77,95 +81,79 @@ impl Login {
         events::sign_login(keypair, &self.logins.relay, challenge, now)
     }
 
-    fn challenged(&mut self, net: &mut Net, conn: ConnId, tag: u32, challenge: &[u8]) {
+    fn challenged(&mut self, at: At<'_>, challenge: &[u8]) {
         let challenge = String::from_utf8_lossy(challenge).into_owned();
         if self.logins.fresh {
             let signed = self.sign(self.signed, &challenge);
-            self.lanes[tag as usize].pending = Some(signed.id);
-            net.send(conn, &signed.message);
-        } else if self.lanes[tag as usize]
+            self.lanes[at.tag as usize].pending = Some(signed.id);
+            at.net.send(at.conn, &signed.message);
+        } else if self.lanes[at.tag as usize]
             .challenge
             .replace(challenge)
             .is_none()
         {
-            self.flights.joined(tag, conn);
+            at.flights.joined(at.tag, at.conn);
             self.challenged += 1;
         }
     }
 
-    fn ok(
-        &mut self,
-        net: &mut Net,
-        conn: ConnId,
-        tag: u32,
-        id: &[u8],
-        refused: Option<&[u8]>,
-        now: Nanos,
-    ) {
+    fn ok(&mut self, mut at: At<'_>, id: &[u8], refused: Option<&[u8]>) {
         let id = wire::short_id(id);
         let answered = if self.logins.fresh {
-            let expected = id.is_some() && self.lanes[tag as usize].pending.take() == id;
-            net.close(conn, false);
-            self.flights.answer(tag, 0, now);
+            let expected = id.is_some() && self.lanes[at.tag as usize].pending.take() == id;
+            at.net.close(at.conn, false);
+            at.flights.answer(at.tag, 0, at.now);
             expected
         } else {
-            id.is_some_and(|id| self.flights.answer(tag, id, now))
+            id.is_some_and(|id| at.flights.answer(at.tag, id, at.now))
         };
         if !answered {
-            self.flights
-                .faults
-                .add(Fault::Wrong, "an OK for nothing in flight");
+            at.wrong("an OK for nothing in flight");
         } else if let Some(reason) = refused {
-            let reason = String::from_utf8_lossy(reason);
-            self.flights
-                .faults
-                .add(Fault::Wrong, &format!("refused: {reason}"));
+            at.told("refused", reason);
         }
     }
 }
 
-impl Work for Login {
-    fn open(&mut self, net: &mut Net, owner: usize) {
+impl Requests for Login {
+    const NAME: &'static str = "login";
+    const UNIT: &'static str = "logins";
+
+    fn open(&mut self, _flights: &Flights, net: &mut Net, owner: usize) {
         self.owner = owner;
         if !self.logins.fresh {
             (0..self.lanes.len() as u32).for_each(|tag| net.open(owner, tag));
         }
     }
 
-    fn event(&mut self, net: &mut Net, conn: ConnId, tag: u32, event: Event<'_>, now: Nanos) {
-        match event {
-            Event::Opened | Event::Pong(_) => {}
-            Event::Text(text) => match wire::parse(text) {
-                Message::Auth { challenge } => self.challenged(net, conn, tag, challenge),
-                Message::Ok {
-                    id,
-                    accepted,
-                    reason,
-                } => {
-                    self.ok(net, conn, tag, id, (!accepted).then_some(reason), now);
-                }
-                Message::Notice { text } => {
-                    let text = String::from_utf8_lossy(text);
-                    self.flights
-                        .faults
-                        .add(Fault::Wrong, &format!("notice: {text}"));
-                }
-                _ => {}
-            },
-            Event::Closed(why) if self.logins.fresh => {
-                self.flights.answer(tag, 0, now);
-                self.flights.faults.add(Fault::Connection, why);
-            }
-            Event::Closed(why) => {
-                if self.lanes[tag as usize].challenge.is_none() {
-                    self.challenged += 1;
-                }
-                self.flights.lost(tag, why);
-            }
+    fn opened(&mut self, _at: At<'_>) {
+        // Of use once it has its challenge.
+    }
+
+    fn message(&mut self, at: At<'_>, message: Message<'_>) {
+        match message {
+            Message::Auth { challenge } => self.challenged(at, challenge),
+            Message::Ok {
+                id,
+                accepted,
+                reason,
+            } => self.ok(at, id, (!accepted).then_some(reason)),
+            _ => {}
         }
     }
 
-    fn ready(&self) -> bool {
+    fn closed(&mut self, at: At<'_>, why: &str) {
+        if self.logins.fresh {
+            at.flights.answer(at.tag, 0, at.now);
+            return at.flights.faults.add(Fault::Connection, why);
+        }
+        if self.lanes[at.tag as usize].challenge.is_none() {
+            self.challenged += 1;
+        }
+        at.flights.lost(at.tag, why);
+    }
+
+    fn ready(&self, _flights: &Flights) -> bool {
         self.logins.fresh || self.challenged >= self.lanes.len()
     }
 
@@ -182,58 +170,26 @@ impl Work for Login {
         }
     }
 
-    fn start(&mut self) {
-        self.flights.start(0);
-    }
-
-    fn tick(&mut self, net: &mut Net, now: Nanos) -> Option<Nanos> {
-        while let Some((lane, conn, ticket)) = self.flights.take(now) {
-            if self.logins.fresh {
-                net.open(self.owner, lane);
-                self.flights.sent(lane, 0, ticket, now);
-                continue;
-            }
-            let signed = self.lanes[lane as usize].signed.pop().unwrap_or_else(|| {
-                // Lanes do not all get the same share; a few are signed late.
-                let challenge = self.lanes[lane as usize]
-                    .challenge
-                    .clone()
-                    .unwrap_or_default();
-                self.sign(lane as usize, &challenge)
-            });
-            net.send(conn, &signed.message);
-            self.flights.sent(lane, signed.id, ticket, now);
+    fn ask(&mut self, flights: &mut Flights, net: &mut Net, now: Nanos) -> bool {
+        let Some((lane, conn, ticket)) = flights.take(now) else {
+            return false;
+        };
+        if self.logins.fresh {
+            net.open(self.owner, lane);
+            flights.sent(lane, 0, ticket, now);
+            return true;
         }
-        self.flights.next_due(now)
+        let signed = self.lanes[lane as usize].signed.pop().unwrap_or_else(|| {
+            // Lanes do not all get the same share; a few are signed late.
+            let challenge = self.lanes[lane as usize].challenge.clone();
+            self.sign(lane as usize, &challenge.unwrap_or_default())
+        });
+        net.send(conn, &signed.message);
+        flights.sent(lane, signed.id, ticket, now);
+        true
     }
 
-    fn settled(&self, now: Nanos) -> bool {
-        self.flights.settled(now)
-    }
-
-    fn operations(&self) -> u64 {
-        self.flights.answered
-    }
-
-    fn reset(&mut self, now: Nanos) {
-        self.flights.reset(now);
-    }
-
-    fn finish(&mut self, now: Nanos) {
-        self.flights.finish(now);
-    }
-
-    fn section(&self) -> Section {
-        let mut extra = serde_json::Map::new();
+    fn report(&self, _answered: u64, extra: &mut Map<String, Value>) {
         extra.insert("fresh".into(), self.logins.fresh.into());
-        Section {
-            name: "login",
-            unit: "logins",
-            operations: self.flights.answered,
-            seconds: self.flights.seconds(),
-            latencies: self.flights.latencies(),
-            faults: self.flights.faults.clone(),
-            extra,
-        }
     }
 }

@@ -25,6 +25,7 @@ mod publish;
 mod query;
 mod questions;
 mod report;
+mod requests;
 mod run;
 mod rush;
 mod scan;

@@ -28,7 +28,7 @@ pub fn works(given: &Given<'_>, end: Nanos) -> io::Result<Vec<Box<dyn Work>>> {
     if rate > 0.0 {
         let events = build::fresh_events(given, count_at(rate))?;
         let connections = given.size("publish-connections");
-        works.push(Box::new(Publish::new(
+        works.push(Box::new(Publish::asking(
             events,
             open(rate),
             connections,
@@ -40,7 +40,7 @@ pub fn works(given: &Given<'_>, end: Nanos) -> io::Result<Vec<Box<dyn Work>>> {
     if rate > 0.0 {
         let (questions, check) = build::questions(given)?;
         let connections = given.size("query-connections");
-        works.push(Box::new(Query::new(
+        works.push(Box::new(Query::asking(
             questions,
             check,
             true,
@@ -66,7 +66,7 @@ pub fn works(given: &Given<'_>, end: Nanos) -> io::Result<Vec<Box<dyn Work>>> {
     }
     let rate = rate_of("ping-rate");
     if rate > 0.0 {
-        works.push(Box::new(Ping::new(open(rate), 1)));
+        works.push(Box::new(Ping::asking(open(rate), 1)));
     }
     Ok(works)
 }

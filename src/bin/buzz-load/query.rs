@@ -2,11 +2,13 @@
 
 use std::io::Write as _;
 
-use crate::drive::Work;
+use serde_json::{Map, Value};
+
 use crate::flight::Flights;
-use crate::net::{ConnId, Event, Net};
+use crate::net::Net;
 use crate::questions::Question;
-use crate::report::{Fault, Section, tenths};
+use crate::report::tenths;
+use crate::requests::{Asking, At, Requests};
 use crate::schedule::{Nanos, Schedule};
 use crate::wire::{self, Message};
 
@@ -32,7 +34,6 @@ struct Open {
 
 /// The state of the workload.
 pub struct Query {
-    flights: Flights,
     questions: Vec<Question>,
     check: Check,
     /// Whether a CLOSE follows each EOSE.
@@ -46,16 +47,15 @@ pub struct Query {
 
 impl Query {
     /// Asks the questions in turn, as the schedule says.
-    pub fn new(
+    pub fn asking(
         questions: Vec<Question>,
         check: Check,
         closes: bool,
         schedule: Schedule,
         connections: usize,
         window: usize,
-    ) -> Query {
-        Query {
-            flights: Flights::new(schedule, connections, window),
+    ) -> Asking<Query> {
+        let query = Query {
             questions,
             check,
             closes,
@@ -64,39 +64,13 @@ impl Query {
             events: 0,
             event_bytes: 0,
             text: Vec::new(),
-        }
+        };
+        Asking::new(Flights::new(schedule, connections, window), query)
     }
 
-    fn ask(&mut self, net: &mut Net, now: Nanos) -> bool {
-        let Some((lane, conn, ticket)) = self.flights.take(now) else {
-            return false;
-        };
-        let key = self.next;
-        self.next += 1;
-        let question = (key % self.questions.len() as u64) as usize;
-        self.text.clear();
-        let filter = &self.questions[question].filter;
-        // Writing to a Vec cannot fail.
-        let _ = write!(self.text, r#"["REQ","q{key}",{filter}]"#);
-        net.send(conn, &self.text);
-        let state = Open {
-            key,
-            question,
-            events: 0,
-            last_time: u64::MAX,
-            wrong: None,
-        };
-        self.open[lane as usize].push(state);
-        self.flights.sent(lane, key, ticket, now);
-        true
-    }
-
-    fn came(&mut self, tag: u32, sub: &[u8], event: &[u8]) {
-        let Some(open) = find(&mut self.open[tag as usize], sub) else {
-            self.flights
-                .faults
-                .add(Fault::Wrong, "an event for no subscription");
-            return;
+    fn came(&mut self, mut at: At<'_>, sub: &[u8], event: &[u8]) {
+        let Some(open) = find(&mut self.open[at.tag as usize], sub) else {
+            return at.wrong("an event for no subscription");
         };
         self.events += 1;
         self.event_bytes += event.len() as u64;
@@ -117,33 +91,19 @@ impl Query {
         open.wrong = open.wrong.or(wrong);
     }
 
-    fn ended(
-        &mut self,
-        net: &mut Net,
-        conn: ConnId,
-        tag: u32,
-        sub: &[u8],
-        refused: Option<&[u8]>,
-        now: Nanos,
-    ) {
-        let subs = &mut self.open[tag as usize];
-        let Some(at) = position(subs, sub) else {
+    fn ended(&mut self, mut at: At<'_>, sub: &[u8], refused: Option<&[u8]>) {
+        let subs = &mut self.open[at.tag as usize];
+        let Some(place) = position(subs, sub) else {
             // A relay may confirm a CLOSE with a CLOSED.
             if refused.is_none() {
-                self.flights
-                    .faults
-                    .add(Fault::Wrong, "an EOSE for no subscription");
+                at.wrong("an EOSE for no subscription");
             }
             return;
         };
-        let open = subs.swap_remove(at);
-        self.flights.answer(tag, open.key, now);
+        let open = subs.swap_remove(place);
+        at.flights.answer(at.tag, open.key, at.now);
         if let Some(reason) = refused {
-            let reason = String::from_utf8_lossy(reason);
-            self.flights
-                .faults
-                .add(Fault::Wrong, &format!("closed: {reason}"));
-            return;
+            return at.told("closed", reason);
         }
         let short = self.check == Check::Exact
             && open.events != self.questions[open.question].expected.len();
@@ -151,15 +111,16 @@ impl Query {
             .then_some("another count than expected")
             .or(open.wrong)
         {
-            self.flights.faults.add(Fault::Wrong, wrong);
+            at.wrong(wrong);
         }
         if self.closes {
             self.text.clear();
+            // Writing to a Vec cannot fail.
             let _ = write!(self.text, r#"["CLOSE","q{}"]"#, open.key);
-            net.send(conn, &self.text);
+            at.net.send(at.conn, &self.text);
         }
         // Together with the CLOSE, in one write.
-        while self.ask(net, now) {}
+        while self.ask(at.flights, at.net, at.now) {}
     }
 }
 
@@ -181,87 +142,55 @@ fn find<'a>(open: &'a mut [Open], sub: &[u8]) -> Option<&'a mut Open> {
     open.get_mut(at)
 }
 
-impl Work for Query {
-    fn open(&mut self, net: &mut Net, owner: usize) {
-        for tag in 0..self.flights.lanes() as u32 {
-            net.open(owner, tag);
+impl Requests for Query {
+    const NAME: &'static str = "query";
+    const UNIT: &'static str = "requests";
+
+    fn ask(&mut self, flights: &mut Flights, net: &mut Net, now: Nanos) -> bool {
+        let Some((lane, conn, ticket)) = flights.take(now) else {
+            return false;
+        };
+        let key = self.next;
+        self.next += 1;
+        let question = (key % self.questions.len() as u64) as usize;
+        self.text.clear();
+        let filter = &self.questions[question].filter;
+        // Writing to a Vec cannot fail.
+        let _ = write!(self.text, r#"["REQ","q{key}",{filter}]"#);
+        net.send(conn, &self.text);
+        let state = Open {
+            key,
+            question,
+            events: 0,
+            last_time: u64::MAX,
+            wrong: None,
+        };
+        self.open[lane as usize].push(state);
+        flights.sent(lane, key, ticket, now);
+        true
+    }
+
+    fn message(&mut self, at: At<'_>, message: Message<'_>) {
+        match message {
+            Message::Event { sub, rest } => self.came(at, sub, rest),
+            Message::Eose { sub } => self.ended(at, sub, None),
+            Message::Closed { sub, reason } => self.ended(at, sub, Some(reason)),
+            _ => {}
         }
     }
 
-    fn event(&mut self, net: &mut Net, conn: ConnId, tag: u32, event: Event<'_>, now: Nanos) {
-        match event {
-            Event::Opened => self.flights.joined(tag, conn),
-            Event::Text(text) => match wire::parse(text) {
-                Message::Event { sub, rest } => self.came(tag, sub, rest),
-                Message::Eose { sub } => self.ended(net, conn, tag, sub, None, now),
-                Message::Closed { sub, reason } => {
-                    self.ended(net, conn, tag, sub, Some(reason), now)
-                }
-                Message::Notice { text } => {
-                    let text = String::from_utf8_lossy(text);
-                    self.flights
-                        .faults
-                        .add(Fault::Wrong, &format!("notice: {text}"));
-                }
-                _ => {}
-            },
-            Event::Pong(_) => {}
-            Event::Closed(why) => {
-                self.open[tag as usize].clear();
-                self.flights.lost(tag, why);
-            }
-        }
+    fn closed(&mut self, at: At<'_>, why: &str) {
+        self.open[at.tag as usize].clear();
+        at.flights.lost(at.tag, why);
     }
 
-    fn ready(&self) -> bool {
-        self.flights.all_arrived()
-    }
-
-    fn start(&mut self) {
-        self.flights.start(0);
-    }
-
-    fn tick(&mut self, net: &mut Net, now: Nanos) -> Option<Nanos> {
-        while self.ask(net, now) {}
-        self.flights.next_due(now)
-    }
-
-    fn settled(&self, now: Nanos) -> bool {
-        self.flights.settled(now)
-    }
-
-    fn operations(&self) -> u64 {
-        self.flights.answered
-    }
-
-    fn reset(&mut self, now: Nanos) {
-        self.flights.reset(now);
+    fn reset(&mut self) {
         (self.events, self.event_bytes) = (0, 0);
     }
 
-    fn finish(&mut self, now: Nanos) {
-        self.flights.finish(now);
-    }
-
-    fn section(&self) -> Section {
-        let requests = self.flights.answered.max(1) as f64;
-        let mut extra = serde_json::Map::new();
-        extra.insert(
-            "events_per_request".into(),
-            tenths(self.events as f64 / requests).into(),
-        );
-        extra.insert(
-            "bytes_per_request".into(),
-            tenths(self.event_bytes as f64 / requests).into(),
-        );
-        Section {
-            name: "query",
-            unit: "requests",
-            operations: self.flights.answered,
-            seconds: self.flights.seconds(),
-            latencies: self.flights.latencies(),
-            faults: self.flights.faults.clone(),
-            extra,
-        }
+    fn report(&self, answered: u64, extra: &mut Map<String, Value>) {
+        let each = |sum: u64| tenths(sum as f64 / answered.max(1) as f64);
+        extra.insert("events_per_request".into(), each(self.events).into());
+        extra.insert("bytes_per_request".into(), each(self.event_bytes).into());
     }
 }

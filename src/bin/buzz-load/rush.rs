@@ -8,14 +8,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use fastrand::Rng;
+use serde_json::{Map, Value};
 
-use crate::drive::Work;
 use crate::events::{self, Signed};
 use crate::flight::Flights;
 use crate::limits::{CROWD_BACKOFF, CROWD_BACKOFF_MAX, CROWD_SPREAD_PERCENT};
 use crate::login::Logins;
-use crate::net::{ConnId, Event, Net};
-use crate::report::{Fault, Section};
+use crate::net::Net;
+use crate::requests::{Asking, At, Requests};
 use crate::schedule::{Nanos, Schedule};
 use crate::wire::{self, Message, ShortId};
 
@@ -34,7 +34,6 @@ struct Client {
 
 /// The state of the workload.
 pub struct Rush {
-    flights: Flights,
     logins: Logins,
     clients: Vec<Client>,
     owner: usize,
@@ -51,9 +50,8 @@ pub struct Rush {
 
 impl Rush {
     /// One login for each connection. `schedule` must hand out as many operations.
-    pub fn new(schedule: Schedule, connections: usize, logins: Logins) -> Rush {
-        Rush {
-            flights: Flights::new(schedule, connections, 1),
+    pub fn asking(schedule: Schedule, connections: usize, logins: Logins) -> Asking<Rush> {
+        let rush = Rush {
             logins,
             clients: vec![Client::default(); connections],
             owner: 0,
@@ -62,7 +60,8 @@ impl Rush {
             random: Rng::new(),
             sheds: 0,
             other_ends: 0,
-        }
+        };
+        Asking::new(Flights::new(schedule, connections, 1), rush)
     }
 
     fn sign(&self, client: u32, challenge: &str) -> Signed {
@@ -70,46 +69,68 @@ impl Rush {
         events::sign_login(keypair, &self.logins.relay, challenge, self.logins.now)
     }
 
-    fn challenged(&mut self, net: &mut Net, conn: ConnId, tag: u32, challenge: &[u8]) {
+    fn challenged(&mut self, at: At<'_>, challenge: &[u8]) {
         let challenge = String::from_utf8_lossy(challenge).into_owned();
-        if self.clients[tag as usize].begun {
-            let signed = self.sign(tag, &challenge);
-            self.clients[tag as usize].pending = Some(signed.id);
-            net.send(conn, &signed.message);
-        } else if self.clients[tag as usize]
+        if self.clients[at.tag as usize].begun {
+            let signed = self.sign(at.tag, &challenge);
+            self.clients[at.tag as usize].pending = Some(signed.id);
+            at.net.send(at.conn, &signed.message);
+        } else if self.clients[at.tag as usize]
             .challenge
             .replace(challenge)
             .is_none()
         {
-            self.flights.joined(tag, conn);
+            at.flights.joined(at.tag, at.conn);
             self.challenged += 1;
         }
     }
 
-    fn ok(&mut self, tag: u32, id: &[u8], refused: Option<&[u8]>, now: Nanos) {
-        let client = &mut self.clients[tag as usize];
+    fn ok(&mut self, mut at: At<'_>, id: &[u8], refused: Option<&[u8]>) {
+        let client = &mut self.clients[at.tag as usize];
         let id = wire::short_id(id);
         if id.is_none() || client.pending.take() != id {
-            let text = "an OK for nothing in flight";
-            self.flights.faults.add(Fault::Wrong, text);
-            return;
+            return at.wrong("an OK for nothing in flight");
         }
         client.is_in = true;
-        self.flights.answer(tag, 0, now);
+        at.flights.answer(at.tag, 0, at.now);
         if let Some(reason) = refused {
-            let reason = String::from_utf8_lossy(reason);
-            let text = format!("refused: {reason}");
-            self.flights.faults.add(Fault::Wrong, &text);
+            at.told("refused", reason);
+        }
+    }
+}
+
+impl Requests for Rush {
+    const NAME: &'static str = "login";
+    const UNIT: &'static str = "clients";
+
+    fn open(&mut self, _flights: &Flights, net: &mut Net, owner: usize) {
+        self.owner = owner;
+        (0..self.clients.len() as u32).for_each(|tag| net.open(owner, tag));
+    }
+
+    fn opened(&mut self, _at: At<'_>) {
+        // Of use once it has its challenge.
+    }
+
+    fn message(&mut self, at: At<'_>, message: Message<'_>) {
+        match message {
+            Message::Auth { challenge } => self.challenged(at, challenge),
+            Message::Ok {
+                id,
+                accepted,
+                reason,
+            } => self.ok(at, id, (!accepted).then_some(reason)),
+            _ => {}
         }
     }
 
-    fn closed(&mut self, tag: u32, why: &str, now: Nanos) {
-        let client = &mut self.clients[tag as usize];
+    fn closed(&mut self, at: At<'_>, why: &str) {
+        let client = &mut self.clients[at.tag as usize];
         if !client.begun && client.challenge.is_none() {
             self.challenged += 1;
         }
         if !client.begun || client.is_in {
-            return self.flights.lost(tag, why);
+            return at.flights.lost(at.tag, why);
         }
         if why.ends_with("no code") {
             self.sheds += 1;
@@ -121,34 +142,11 @@ impl Rush {
         let spread = CROWD_SPREAD_PERCENT / 100.0 * (2.0 * self.random.f64() - 1.0);
         client.sent_away += 1;
         client.pending = None;
-        let back = now + (backoff * (1.0 + spread)) as Nanos;
-        self.away.push(Reverse((back, tag)));
-    }
-}
-
-impl Work for Rush {
-    fn open(&mut self, net: &mut Net, owner: usize) {
-        self.owner = owner;
-        (0..self.clients.len() as u32).for_each(|tag| net.open(owner, tag));
+        let back = at.now + (backoff * (1.0 + spread)) as Nanos;
+        self.away.push(Reverse((back, at.tag)));
     }
 
-    fn event(&mut self, net: &mut Net, conn: ConnId, tag: u32, event: Event<'_>, now: Nanos) {
-        match event {
-            Event::Opened | Event::Pong(_) => {}
-            Event::Text(text) => match wire::parse(text) {
-                Message::Auth { challenge } => self.challenged(net, conn, tag, challenge),
-                Message::Ok {
-                    id,
-                    accepted,
-                    reason,
-                } => self.ok(tag, id, (!accepted).then_some(reason), now),
-                _ => {}
-            },
-            Event::Closed(why) => self.closed(tag, why, now),
-        }
-    }
-
-    fn ready(&self) -> bool {
+    fn ready(&self, _flights: &Flights) -> bool {
         self.challenged >= self.clients.len()
     }
 
@@ -160,20 +158,21 @@ impl Work for Rush {
         }
     }
 
-    fn start(&mut self) {
-        self.flights.start(0);
+    fn ask(&mut self, flights: &mut Flights, net: &mut Net, now: Nanos) -> bool {
+        let Some((lane, conn, ticket)) = flights.take(now) else {
+            return false;
+        };
+        let client = &mut self.clients[lane as usize];
+        client.begun = true;
+        if let Some(signed) = client.signed.take() {
+            client.pending = Some(signed.id);
+            net.send(conn, &signed.message);
+        }
+        flights.sent(lane, 0, ticket, now);
+        true
     }
 
     fn tick(&mut self, net: &mut Net, now: Nanos) -> Option<Nanos> {
-        while let Some((lane, conn, ticket)) = self.flights.take(now) {
-            let client = &mut self.clients[lane as usize];
-            client.begun = true;
-            if let Some(signed) = client.signed.take() {
-                client.pending = Some(signed.id);
-                net.send(conn, &signed.message);
-            }
-            self.flights.sent(lane, 0, ticket, now);
-        }
         while let Some(Reverse((back, tag))) = self.away.peek().copied() {
             if back > now {
                 break;
@@ -181,40 +180,13 @@ impl Work for Rush {
             self.away.pop();
             net.open(self.owner, tag);
         }
-        let back = self.away.peek().map(|Reverse((back, _))| *back);
-        self.flights.next_due(now).into_iter().chain(back).min()
+        self.away.peek().map(|Reverse((back, _))| *back)
     }
 
-    fn settled(&self, now: Nanos) -> bool {
-        self.flights.settled(now)
-    }
-
-    fn operations(&self) -> u64 {
-        self.flights.answered
-    }
-
-    fn reset(&mut self, now: Nanos) {
-        self.flights.reset(now);
-    }
-
-    fn finish(&mut self, now: Nanos) {
-        self.flights.finish(now);
-    }
-
-    fn section(&self) -> Section {
+    fn report(&self, _answered: u64, extra: &mut Map<String, Value>) {
         let most = self.clients.iter().map(|client| client.sent_away).max();
-        let mut extra = serde_json::Map::new();
         extra.insert("sheds".into(), self.sheds.into());
         extra.insert("other_ends".into(), self.other_ends.into());
         extra.insert("sent_away_most".into(), most.unwrap_or(0).into());
-        Section {
-            name: "login",
-            unit: "clients",
-            operations: self.flights.answered,
-            seconds: self.flights.seconds(),
-            latencies: self.flights.latencies(),
-            faults: self.flights.faults.clone(),
-            extra,
-        }
     }
 }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::lifecycle::Stage;
 use serde_json::json;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -172,6 +171,7 @@ async fn status_is_one_object() {
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let status: Value = serde_json::from_str(body).unwrap();
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["commit"], COMMIT);
     assert_eq!(status["lifecycle"], "starting");
     assert_eq!(status["shards"], 2);
     assert!(status["uptime_seconds"].is_u64());
@@ -200,7 +200,10 @@ async fn metrics_are_on_their_own_port_only() {
             .await
             .starts_with("HTTP/1.1 404 ")
     );
-    assert!(ask(served.health, "/").await.starts_with("HTTP/1.1 404 "));
+    let page = ask(served.health, "/").await;
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    assert!(page.contains("content-type: text/html"), "{page}");
+    assert!(ask(served.metrics, "/").await.starts_with("HTTP/1.1 404 "));
 }
 
 #[tokio::test]

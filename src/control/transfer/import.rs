@@ -54,8 +54,9 @@ pub(super) async fn import(
         Ok(import) => Arc::new(import),
         Err(refusal) => return unavailable(refusal),
     };
+    let settings = common.settings();
     // The settings were checked at the start, so this is not met.
-    let Ok(relay_url) = RelayUrl::parse(&common.config.relay_url) else {
+    let Ok(relay_url) = RelayUrl::parse(&settings.config.relay_url) else {
         return unavailable("BUZZ_RELAY_URL cannot be read");
     };
     let answers = Answers {
@@ -68,8 +69,9 @@ pub(super) async fn import(
         reader: common.store.reader(),
         policy: Policy {
             relay_url,
-            vanish_ahead_seconds: common.config.created_at_future,
+            vanish_ahead_seconds: settings.config.created_at_future,
         },
+        line_bytes_max: settings.config.frame_bytes_max,
         transfers: Arc::clone(&common.transfers),
         common,
         import,
@@ -123,6 +125,7 @@ struct Importer {
     transfers: Arc<Transfers>,
     reader: Reader,
     policy: Policy,
+    line_bytes_max: usize,
     import: Arc<Import>,
     metrics: Arc<TransferMetrics>,
     /// What the series were told.
@@ -180,7 +183,7 @@ impl Importer {
     }
 
     fn read(&self, text: &[u8]) -> Result<Event, Verdict> {
-        let line = match text.len() > self.common.config.frame_bytes_max {
+        let line = match text.len() > self.line_bytes_max {
             true => Line::TooLong,
             false => Line::Text(text),
         };

@@ -104,6 +104,7 @@ impl<'a> FromSql<'a> for Half {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nostr::testing::Author;
 
     #[test]
     fn names_tell_apart_what_differs() {
@@ -116,6 +117,15 @@ mod tests {
         assert_ne!(address, Half::of_address(&[1; 32], 30_024, "d"));
         assert_ne!(address, Half::of_address(&[2; 32], 30_023, "d"));
         assert_ne!(address, Half::of_address(&[1; 32], 30_023, ""));
+    }
+
+    #[test]
+    fn a_tag_that_comes_twice_is_named_once() {
+        let tags: [&[&str]; 3] = [&["t", "x"], &["t", "y"], &["t", "x"]];
+        let event = Author::new(1).event(1, 1, &tags, "");
+        let names = Half::tags_of(&event);
+        assert_eq!(names.len(), 2);
+        assert!(names.contains(&Half::of_tag(b't', b"x")));
     }
 
     #[test]

@@ -250,6 +250,19 @@ mod tests {
     }
 
     #[test]
+    fn a_look_at_everybody_keeps_to_the_times_and_the_tags() {
+        let many = keys(DB_RUNS_WIDE_MIN);
+        let text = format!(r##"{{"authors":[{many}],"#t":["x"],"since":5,"until":9}}"##);
+        let filter = Filter::parse(&text, 100_000).expect("a filter");
+        let narrow = Plan::of(&filter).expect("a plan");
+        let wide = narrow.wide(&filter).expect("a wide one");
+        assert!(matches!(wide.runs, Runs::Time));
+        assert_eq!((wide.start, wide.oldest), (narrow.start, narrow.oldest));
+        assert_eq!((wide.tags.len(), wide.groups.len()), (1, 1));
+        assert_eq!(wide.authors.map_or(0, |a| a.len()), DB_RUNS_WIDE_MIN);
+    }
+
+    #[test]
     fn times_bound_the_runs() {
         let plan = plan(r#"{"since":5,"until":9}"#);
         assert_eq!((plan.start.age, plan.oldest), (-10, -5));

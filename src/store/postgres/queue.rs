@@ -209,6 +209,46 @@ mod tests {
     }
 
     #[test]
+    fn the_queue_is_bounded_by_bytes_too() {
+        let queue = Queue::default();
+        let large = Author::new(1).note(1, &"x".repeat(500_000));
+        let most = WRITE_QUEUE_BYTES_MAX / large.json().len();
+        let job = Job {
+            event: Arc::new(large),
+            origin: Origin { shard: 0, token: 0 },
+        };
+        let mut jobs = vec![job; most + 3];
+        queue.submit(&mut jobs);
+        assert_eq!((jobs.len(), queue.pending()), (3, most));
+        queue.answered(1, jobs[0].event.json().len());
+        queue.submit(&mut jobs);
+        assert_eq!((jobs.len(), queue.pending()), (2, most));
+    }
+
+    #[test]
+    fn a_group_has_room_for_its_first_event_and_for_what_fits() {
+        let author = Author::new(1);
+        let takes = |event: &Event| {
+            let mut size = Size::default();
+            (0..2 * COMMIT_EVENTS_MAX)
+                .take_while(|_| size.takes(event))
+                .count()
+        };
+        assert_eq!(takes(&author.note(1, "")), COMMIT_EVENTS_MAX);
+        let long = author.note(1, &"x".repeat(COMMIT_BYTES_MAX / 3));
+        assert_eq!(takes(&long), 2);
+        let beyond = author.note(1, &"x".repeat(COMMIT_BYTES_MAX + 1));
+        assert_eq!(takes(&beyond), 1);
+        let value = |n: usize| format!("{n}");
+        let tags: Vec<[String; 2]> = (0..1_000).map(|n| ["t".to_owned(), value(n)]).collect();
+        let tags: Vec<[&str; 2]> = tags.iter().map(|[t, v]| [&t[..], &v[..]]).collect();
+        let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+        let tagged = author.event(1, 1, &tags, "");
+        let entries = ENTRIES_WITHOUT_TAGS + 1_000;
+        assert_eq!(takes(&tagged), COMMIT_INDEX_ENTRIES_MAX / entries);
+    }
+
+    #[test]
     fn what_waits_to_be_passed_on_is_bounded() {
         let passing = Passing::default();
         let event = Arc::new(Author::new(1).note(1, ""));

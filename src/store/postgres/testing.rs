@@ -3,7 +3,8 @@
 //!
 //! The server is held by a shell of its own, whose standard input is a pipe from this process. When
 //! this process ends, however it ends, the pipe closes; the shell then ends the server by its id and
-//! removes its folder.
+//! removes its folder. Both are a process group of their own: a signal that ends a whole group of
+//! tests does not end the server first, nor the shell that is to clear up.
 
 mod proxy;
 
@@ -12,6 +13,7 @@ pub use proxy::Proxy;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -28,16 +30,24 @@ const START_WAIT: Duration = Duration::from_secs(60);
 const PORTS_MAX: usize = 5;
 
 /// Makes the cluster, runs the server, waits for the end of standard input. `$1` the folder, `$2` the
-/// port, `$3` the programs' folder, `$4` who is to run them or nothing; the rest are options of the
-/// server.
+/// port, `$3` the programs' folder, `$4` who is to run them or nothing, `$5` the port of the server whose
+/// standby it is to be or nothing; the rest are options of the server.
+///
+/// At the end `TERM` comes first: a program that the shell runs in the background ignores `QUIT` until
+/// the server has its own handlers, and would then be left behind.
 const SCRIPT: &str = r#"
-dir=$1; port=$2; bin=$3; user=$4; shift 4
+dir=$1; port=$2; bin=$3; user=$4; primary=$5; shift 5
 if [ -n "$user" ]; then
     as="setpriv --reuid=$user --regid=$user --clear-groups --"
     chown "$user" "$dir" || exit 1
 fi
 cd "$dir" || exit 1
-$as "$bin/initdb" -D "$dir/data" -A trust --no-sync -U buzz -E UTF8 --locale=C </dev/null || exit 1
+if [ -n "$primary" ]; then
+    $as "$bin/pg_basebackup" -D "$dir/data" -R -X stream -c fast --no-sync -h 127.0.0.1 -p "$primary" \
+        -U buzz </dev/null || exit 1
+else
+    $as "$bin/initdb" -D "$dir/data" -A trust --no-sync -U buzz -E UTF8 --locale=C </dev/null || exit 1
+fi
 serve() {
     $as "$bin/postgres" -D "$dir/data" -c listen_addresses=127.0.0.1 -c port="$port" \
         -c unix_socket_directories= -c max_connections=400 -c shared_buffers=96MB \
@@ -52,6 +62,7 @@ while read -r word; do
         start) serve "$@" ;;
     esac
 done
+kill -TERM "$server" 2>/dev/null
 kill -QUIT "$server" 2>/dev/null
 wait "$server"
 cd /
@@ -96,10 +107,24 @@ impl Cluster {
     /// # Errors
     /// Why it cannot be had.
     pub fn start_in(place: &Path, options: &[&str]) -> Result<Cluster, String> {
+        Cluster::start_as(place, "", options)
+    }
+
+    /// Starts a standby of this server, which follows it, and takes its place when it is told
+    /// `SELECT pg_promote()`.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub fn standby(&self) -> Result<Cluster, String> {
+        let place = self.dir.parent().unwrap_or(Path::new("/"));
+        Cluster::start_as(place, &self.port.to_string(), &[])
+    }
+
+    fn start_as(place: &Path, primary: &str, options: &[&str]) -> Result<Cluster, String> {
         let bin = programs().ok_or("no PostgreSQL is installed here")?;
         let mut reason = String::new();
         for _ in 0..PORTS_MAX {
-            match Cluster::try_start(place, &bin, options) {
+            match Cluster::try_start(place, &bin, primary, options) {
                 Ok(cluster) => return Ok(cluster),
                 Err(error) => reason = error,
             }
@@ -107,7 +132,12 @@ impl Cluster {
         Err(reason)
     }
 
-    fn try_start(place: &Path, bin: &Path, options: &[&str]) -> Result<Cluster, String> {
+    fn try_start(
+        place: &Path,
+        bin: &Path,
+        primary: &str,
+        options: &[&str],
+    ) -> Result<Cluster, String> {
         let dir = folder(place).map_err(|error| format!("no folder: {error}"))?;
         let port = free_port().map_err(|error| format!("no port: {error}"))?;
         // A server does not run as root.
@@ -123,7 +153,9 @@ impl Cluster {
             .arg(port.to_string())
             .arg(bin)
             .arg(user)
+            .arg(primary)
             .args(options)
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(log)
             .stderr(errors)
@@ -137,6 +169,8 @@ impl Cluster {
         };
         cluster.wait_until_ready().map_err(|error| {
             let log = fs::read_to_string(cluster.dir.join("log")).unwrap_or_default();
+            // The shell may have ended before it had anything to clear up.
+            let _ = fs::remove_dir_all(&cluster.dir);
             format!("PostgreSQL does not start: {error}: {log}")
         })?;
         Ok(cluster)
@@ -181,6 +215,11 @@ impl Cluster {
         }
         let hertz = rustix::param::clock_ticks_per_second().max(1);
         Duration::from_millis(ticks * 1_000 / hertz)
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Its port on loopback.
@@ -317,7 +356,10 @@ fn url(port: u16, database: &str) -> String {
 /// The folder of the newest server on this machine.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let has = |dir: &PathBuf| dir.join("postgres").exists() && dir.join("initdb").exists();
+    let has = |dir: &PathBuf| {
+        let needed = ["postgres", "initdb", "pg_basebackup"];
+        needed.iter().all(|name| dir.join(name).exists())
+    };
     if let Some(dir) = std::env::split_paths(&path).find(has) {
         return Some(dir);
     }

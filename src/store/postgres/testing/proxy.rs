@@ -5,12 +5,17 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
+
+/// Time between two looks at whether bytes may go on.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What the threads of a proxy share.
 #[derive(Debug, Default)]
 struct State {
     streams: Mutex<Vec<TcpStream>>,
     closed: AtomicBool,
+    held: AtomicBool,
     /// Connections whose next `COMMIT` is passed on and whose answer is not.
     swallow: AtomicUsize,
     swallowed: AtomicUsize,
@@ -65,9 +70,16 @@ impl Proxy {
         self.cut();
     }
 
-    /// Passes new connections on again.
+    /// Keeps every connection and passes nothing on until [`open`](Self::open), as a server does that
+    /// hangs.
+    pub fn hold(&self) {
+        self.state.held.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes new connections on again, and what was held.
     pub fn open(&self) {
         self.state.closed.store(false, Ordering::SeqCst);
+        self.state.held.store(false, Ordering::SeqCst);
     }
 
     /// Passes so many further `COMMIT`s on, and cuts their connections before the answer comes.
@@ -92,6 +104,9 @@ fn pass(state: &Arc<State>, client: &TcpStream, server: &TcpStream) -> io::Resul
             let mut buffer = vec![0; 64 << 10];
             while let Ok(length @ 1..) = from.read(&mut buffer) {
                 let bytes = &buffer[..length];
+                while state.held.load(Ordering::SeqCst) {
+                    thread::sleep(LOOK);
+                }
                 if asks && holds_commit(bytes) && take_one(&state.swallow) {
                     // Before the bytes go on: nothing that comes back is passed on.
                     cut.store(true, Ordering::SeqCst);

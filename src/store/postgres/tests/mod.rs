@@ -1,5 +1,6 @@
 //! Tests of the PostgreSQL store on a real server. Here: what they share.
 
+mod edges;
 mod live;
 mod plans;
 mod start;

@@ -1,10 +1,16 @@
 //! Opening: servers that are not there yet, schemas, pools, certificates.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use super::*;
-use crate::store::conformance::{note, put_one, word};
+use crate::store::conformance::{WAIT, note, put_one, word};
 use crate::store::postgres::testing::Proxy;
 
 fn refused(options: PostgresOptions) -> OpenError {
@@ -170,6 +176,48 @@ fn reads_go_where_they_should() {
     assert_eq!(running.access(&[1; 32]), Access::default());
     proxy.open();
     assert_eq!(running.last_seq(), 2);
+}
+
+/// Told to this program, it is only to hold a server until it is ended.
+const HOLD: &str = "BUZZ_TEST_HOLD_SERVER";
+
+#[test]
+fn no_server_outlives_its_test() {
+    if std::env::var_os(HOLD).is_some() {
+        let own = Cluster::start(&[]).expect("a server");
+        println!("\nheld: {} {}", own.port(), own.dir().display());
+        loop {
+            thread::park();
+        }
+    }
+    if cluster().is_none() {
+        return;
+    }
+    let (_, module) = module_path!().split_once("::").expect("a crate");
+    let own_name = format!("{module}::no_server_outlives_its_test");
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut child = Command::new(std::env::current_exe().expect("a program"))
+            .args(["--exact", &own_name, "--nocapture"])
+            .env(HOLD, "1")
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("a test");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let held = output.lines().map_while(Result::ok).find_map(|line| {
+            let (port, dir) = line.strip_prefix("held: ")?.split_once(' ')?;
+            Some((port.parse::<u16>().ok()?, PathBuf::from(dir)))
+        });
+        let (port, dir) = held.expect("it holds a server");
+        // As a terminal does, and a test runner that has waited too long.
+        kill_process_group(Pid::from_child(&child), signal).expect("it is ended");
+        child.wait().expect("our own child");
+        let end = Instant::now() + WAIT;
+        while dir.exists() || TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            assert!(Instant::now() < end, "{signal:?} leaves a server behind");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// A root, and a certificate for `localhost` signed by it, as PEM files. False: no openssl here.

@@ -79,9 +79,9 @@ fn a_database_that_takes_no_writes() {
     let read_only = |on| {
         let alter = format!("ALTER DATABASE {database} SET default_transaction_read_only = {on}");
         cluster.run("postgres", &alter);
-        cluster.run("postgres", &end);
     };
     read_only("on");
+    cluster.run("postgres", &end);
     let error = loop {
         let error = failure(&running, 2);
         if error.kind() != StoreErrorKind::Unreachable {
@@ -94,6 +94,7 @@ fn a_database_that_takes_no_writes() {
         answer(&running, &[Filter::default()], BOUNDS, &Ask::piece(9)).len(),
         1
     );
+    // A connection keeps what it was told at its start: none may be used again.
     read_only("off");
     assert_eq!(put_until_stored(&running, 2), 2);
 }

@@ -1,0 +1,131 @@
+//! The same by command: over the control socket, and on the health port from this machine.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::{File, HUSH, hang_up, info, lines, says};
+use crate::common::{Exit, Launch, Relay, WAIT, raw, until};
+
+/// What a command says that is run beside the relay.
+fn command(relay: &Relay, arguments: &[&str]) -> Exit {
+    let launch = Launch::new().folder(relay.data_dir());
+    let launch = arguments.iter().fold(launch, |launch, one| launch.arg(one));
+    launch.run()
+}
+
+#[test]
+fn the_log_level_is_shown_and_set() {
+    let file = File::new("BUZZ_LOG=info");
+    let relay = file.launch().start();
+    let exit = command(&relay, &["log-level"]);
+    exit.expect(0, &[]);
+    assert_eq!(exit.stdout, "info\n");
+    let exit = command(&relay, &["log-level", "debug"]);
+    exit.expect(0, &[]);
+    assert_eq!(exit.stdout, "debug (was info)\n");
+    assert_eq!(relay.status()["log_level"], "debug");
+    let told = until("it is told", || {
+        let lines = lines(&relay.output());
+        let told = |line: &Value| says(line, "the log level has changed");
+        let told: Vec<Value> = lines.into_iter().filter(told).collect();
+        (!told.is_empty()).then_some(told)
+    });
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (&told[0]["old"], &told[0]["new"]),
+        (&json!("info"), &json!("debug"))
+    );
+    // The file says another one.
+    let lines = hang_up(&relay);
+    assert_eq!(super::changed(&lines), [["BUZZ_LOG", "debug", "info"]]);
+    assert_eq!(command(&relay, &["log-level"]).stdout, "info\n");
+    // To less, its line is written all the same, and nothing after it.
+    command(&relay, &["log-level", "off"]).expect(0, &[]);
+    let before = until("it is told", || {
+        let output = relay.output();
+        output.contains("\"new\":\"off\"").then_some(output)
+    });
+    let exit = relay.stop();
+    assert_eq!(
+        exit.stderr.lines().count(),
+        before.lines().count(),
+        "{exit:#?}"
+    );
+}
+
+#[test]
+fn a_word_that_is_no_level_and_a_relay_that_is_not_there_are_told() {
+    let relay = Launch::new().start();
+    command(&relay, &["log-level", "loud"]).expect(64, &["loud", "off, error, warn, info, debug"]);
+    let answer = raw::request(relay.health, "POST", "/log-level?level=loud", &[]);
+    assert_eq!(answer.status, 400, "{answer:?}");
+    let nowhere = Launch::new();
+    for name in ["log-level", "reload"] {
+        nowhere
+            .clone()
+            .arg(name)
+            .run()
+            .expect(1, &["no relay runs on", "BUZZ_DATA_DIR"]);
+    }
+}
+
+#[test]
+fn a_reload_says_what_has_changed_and_what_could_not() {
+    let file = File::new(&format!("BUZZ_NAME=before\nDATABASE_URL={HUSH}"));
+    let relay = file.launch().start();
+    let exit = command(&relay, &["reload"]);
+    exit.expect(0, &[]);
+    assert_eq!(exit.stdout, "nothing has changed\n");
+    file.write(&format!(
+        "BUZZ_NAME=after\nDATABASE_URL={HUSH}-2\nBUZZ_PING_SECONDS=9"
+    ));
+    let exit = command(&relay, &["reload"]);
+    exit.expect(0, &[]);
+    let expected = "BUZZ_NAME: before -> after\n\
+                    DATABASE_URL: needs a restart\n\
+                    BUZZ_PING_SECONDS: needs a restart\n";
+    assert_eq!(exit.stdout, expected);
+    // When it is answered, every shard has it.
+    assert_eq!(info(&relay)["name"], "after");
+
+    file.write(&format!("BUZZ_NAME=again\nDATABASE_URL='{HUSH}"));
+    let exit = command(&relay, &["reload"]);
+    exit.expect(
+        64,
+        &[&format!("{}:2: DATABASE_URL: the quote", file.shown())],
+    );
+    assert!(!exit.stderr.contains(HUSH), "{exit:#?}");
+    assert_eq!(info(&relay)["name"], "after");
+    let without = Launch::new().start();
+    command(&without, &["reload"]).expect(1, &["there is no settings file"]);
+}
+
+#[test]
+fn on_the_health_port_only_this_machine_may() {
+    let file = File::new("");
+    let mut relay = file.launch().start();
+    let post =
+        |path: &str, fields: &[(&str, &str)]| raw::request(relay.health, "POST", path, fields);
+    let answer = post("/log-level?level=warn", &[]);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json(), json!({"log_level": "warn", "was": "info"}));
+    file.write("BUZZ_NAME=after");
+    let answer = post("/reload", &[]);
+    let expected = json!({
+        "changed": [
+            {"setting": "BUZZ_NAME", "old": "buzz-uring", "new": "after"},
+            {"setting": "BUZZ_LOG", "old": "warn", "new": "info"},
+        ],
+        "need_restart": [],
+    });
+    assert_eq!(answer.json(), expected);
+    for path in ["/reload", "/log-level?level=off"] {
+        let answer = post(path, &[("Origin", "http://pages.example")]);
+        assert_eq!(answer.status, 403, "{answer:?}");
+        let answer = raw::request(relay.address, "POST", path, &[]);
+        assert_eq!(answer.status, 405, "{answer:?}");
+    }
+    assert_eq!(relay.status()["log_level"], "info");
+    relay.signal(Signal::TERM);
+    relay.wait_exit(WAIT).expect(0, &[]);
+}
