@@ -1,6 +1,6 @@
 //! Instruction counts of finding an event's subscriptions.
 //!
-//! `cargo bench --bench live` (needs valgrind and `gungraun-runner`). `none` is the floor: no
+//! `scripts/instructions`, or with gungraun's runner `cargo bench --bench live`. `none` is the floor: no
 //! subscription at all. Then ten thousand subscriptions that do not match, of one shape each; `near`
 //! is the shape that no index helps: each is asked in full and says no. Memory is measured by
 //! `benches/live_bytes.rs`.

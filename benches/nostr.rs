@@ -1,6 +1,6 @@
 //! Instruction counts of the protocol code: scanning events, reading messages, matching filters.
 //!
-//! `cargo bench --bench nostr` (needs valgrind and `gungraun-runner`). Hashes and signatures are
+//! `scripts/instructions`, or with gungraun's runner `cargo bench --bench nostr`. Hashes and signatures are
 //! not here: valgrind hides the CPU's SHA instructions, so they are timed in `benches/verify.rs`.
 
 #![allow(missing_docs)] // What the macros make.

@@ -1,7 +1,7 @@
 //! Instructions of the WebSocket codec, counted under valgrind: equal from run to run, whatever
 //! else the machine does.
 //!
-//! `cargo install gungraun-runner --version 0.20.0`, then `cargo bench --bench ws`.
+//! `scripts/instructions`, or with gungraun's runner `cargo bench --bench ws`.
 
 #![allow(missing_docs)] // the macros make items of their own
 

@@ -100,10 +100,16 @@ const _: () = assert!(FRAME_BYTES_DEFAULT <= FRAME_BYTES_MAX);
 pub const RING_ENTRIES: u32 = 1_024;
 /// Bytes that a shard reads from a socket at once, into the buffer that its connections share.
 pub const RECEIVE_BYTES: usize = 64 << 10;
-/// Parts of one vectored write (IOV_MAX of Linux).
-pub const BATCH_PARTS_MAX: usize = 1_024;
-/// Bytes that one write names before it ends: a close that comes meanwhile cannot take them back.
+/// Parts of one vectored write: a burst of 31 events. They are listed on the stack.
+pub const BATCH_PARTS_MAX: usize = 64;
+/// Bytes that one write names. More than a socket takes at once is looked at in vain.
 pub const WRITE_BYTES_MAX: usize = 128 << 10;
+/// Events that a shard matches before it queues them for those they fit.
+pub const DELIVERED_AT_ONCE_MAX: usize = 64;
+/// Connections that are written to in one turn of a shard, some microseconds each.
+pub const WRITES_A_TURN_MAX: usize = 256;
+/// Connections that a shard learns of at once that have something to read.
+pub const READY_AT_ONCE_MAX: usize = 256;
 /// Events up to this size are copied into each subscriber's batch instead of being pointed at.
 pub const EVENT_COPY_BYTES_MAX: usize = 256;
 /// Batches that a shard keeps for reuse, and the buffer that each may keep, in bytes.

@@ -249,6 +249,7 @@ impl<'de> Visitor<'de> for FilterSeed<'_> {
             }
         }
         filter.tags.sort_unstable_by_key(|(letter, _)| *letter);
+        filter.tags.shrink_to_fit();
         Ok(filter)
     }
 }

@@ -74,7 +74,7 @@ impl Conn {
             return false;
         }
         if backlog > shard.config().outbox.soft_bytes && self.over_soft_since.get().is_none() {
-            self.over_soft_since.set(Some(Instant::now()));
+            self.over_soft_since.set(Some(Instant::now().into()));
         }
         self.recount(shard);
         true
@@ -96,7 +96,7 @@ impl Conn {
     /// Whether the queue has been above its soft bound, without a break, for longer than it may.
     pub(super) fn is_over_soft_too_long(&self, shard: &Shard, now: Instant) -> bool {
         let since = self.over_soft_since.get();
-        since.is_some_and(|since| now.duration_since(since) >= shard.config().outbox.soft)
+        since.is_some_and(|since| now >= since.instant() + shard.config().outbox.soft)
     }
 
     /// Takes note of the backlog as it is now.

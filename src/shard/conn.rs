@@ -1,21 +1,26 @@
 //! One connection as its shard holds it: socket, phase, outbound queue, subscriptions.
 //!
-//! Two tasks serve a connection. The reader (`session`) lives as long as the connection and is the
-//! only one that removes it. The writer exists only while something is queued, so that an idle
-//! connection pays for no second task. Whoever wants to end a connection calls [`Conn::close`] or
-//! [`Conn::cut`]; the reader notices and leaves.
+//! A connection at rest has no task. The reader (`session`) has one while something is half read or
+//! waited for, and only it removes the connection; a writer has one only while its socket is full.
+//! Else what comes is handled where it is reported, and what is queued is written by the shard, for all
+//! connections in a row ([`Shard::write_queued`]). Whoever wants to end a connection calls
+//! [`Conn::close`] or [`Conn::cut`]; the reader notices, or the socket reports it and wakes one.
 //!
 //! Invariants: the phase only moves forward; exactly one close is started; after it nothing is
 //! queued but what was there, and the Close frame is the last thing written.
 
 use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::limits::{CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX};
+use crate::limits::{
+    BATCH_PARTS_MAX, CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX,
+    WRITES_A_TURN_MAX,
+};
 use crate::metrics::{CloseReason, UpgradeRefusal};
 use crate::shard::Shard;
 use crate::shard::addresses::Place;
@@ -23,8 +28,10 @@ use crate::shard::drain::Stand;
 use crate::shard::history::Reads;
 use crate::shard::login::{Challenge, LoginClock};
 use crate::shard::meter::Meter;
-use crate::shard::outbox::Outbox;
-use crate::shard::runtime::{self, Socket};
+use crate::shard::moment::Moment;
+use crate::shard::outbox::{Batch, Outbox};
+use crate::shard::runtime;
+use crate::shard::socket::Socket;
 use crate::shard::subs::Sub;
 use crate::ws::close;
 use crate::ws::frame::{self, Opcode};
@@ -50,32 +57,33 @@ pub struct Conn {
     pub peer: SocketAddr,
     /// Who its client is: the peer, or whom a trusted proxy speaks for.
     pub client: Cell<IpAddr>,
-    /// What it may still send.
-    pub meter: Cell<Meter>,
+    /// What it may still send, once it has sent something that is measured.
+    pub(super) meter: Cell<Option<Box<Meter>>>,
     /// Unique on this shard, so that an answer cannot reach the next owner of a slot.
     pub serial: u32,
     /// Writes that the store has not answered.
     pub in_flight: Cell<u32>,
     /// Whether it was counted as a WebSocket.
     pub counted: Cell<bool>,
-    /// The socket; its reader is `session`, its writer the task below.
+    /// The socket; its reader is `session`, its writer below.
     pub socket: Socket,
     key: Cell<u32>,
     pub(super) phase: Cell<Phase>,
     pub(super) outbox: RefCell<Outbox>,
     writing: Cell<bool>,
+    resting: Cell<bool>,
     unwritten: Cell<usize>,
     pub(super) held_bytes: Cell<usize>,
     pub(super) counted_bytes: Cell<usize>,
     /// Bytes of history that reader threads may be bringing now.
     pub(super) promised: Cell<usize>,
-    pub(super) over_soft_since: Cell<Option<Instant>>,
+    pub(super) over_soft_since: Cell<Option<Moment>>,
     /// Values in the filters of all subscriptions.
     pub filter_values: Cell<usize>,
     pub(super) subs: RefCell<Vec<Option<Sub>>>,
     /// History reads that run or wait.
     pub reads: RefCell<Option<Box<Reads>>>,
-    deadline: Cell<Instant>,
+    deadline: Cell<Moment>,
     pings_unanswered: Cell<u8>,
     peer_done: Cell<bool>,
     /// What the drain has to do with it.
@@ -84,13 +92,16 @@ pub struct Conn {
     pub challenge: Challenge,
     /// Whether an AUTH frame ever came.
     pub attempted: Cell<bool>,
-    pub(super) keys: RefCell<Vec<[u8; 32]>>,
+    pub(super) keys: RefCell<Box<[[u8; 32]]>>,
     pub(super) login_clock: Cell<LoginClock>,
     ended_by: Cell<Option<CloseReason>>,
-    place: RefCell<Option<Box<Place>>>,
-    born: Instant,
+    place: Cell<Option<Box<Place>>>,
+    born: Moment,
     waiting: Signal,
 }
+
+// What a connection at rest costs, with its two counts: one of the allocator's sizes.
+const _: () = assert!(size_of::<Conn>() + 2 * size_of::<usize>() <= 320);
 
 impl Conn {
     /// Wraps an accepted socket. `serial` must be new on this shard.
@@ -104,7 +115,7 @@ impl Conn {
         Rc::new(Conn {
             peer,
             client: Cell::new(peer.ip()),
-            meter: Cell::new(Meter::new(now)),
+            meter: Cell::default(),
             serial,
             in_flight: Cell::new(0),
             counted: Cell::new(false),
@@ -113,6 +124,7 @@ impl Conn {
             phase: Cell::new(Phase::Head),
             outbox: RefCell::default(),
             writing: Cell::new(false),
+            resting: Cell::new(false),
             unwritten: Cell::new(0),
             held_bytes: Cell::new(0),
             counted_bytes: Cell::new(0),
@@ -121,7 +133,7 @@ impl Conn {
             filter_values: Cell::new(0),
             subs: RefCell::default(),
             reads: RefCell::default(),
-            deadline: Cell::new(now + HEAD_WAIT),
+            deadline: Cell::new((now + HEAD_WAIT).into()),
             pings_unanswered: Cell::new(0),
             peer_done: Cell::new(false),
             stand: Cell::default(),
@@ -130,8 +142,8 @@ impl Conn {
             keys: RefCell::default(),
             login_clock: Cell::new(LoginClock::Off),
             ended_by: Cell::new(None),
-            place: RefCell::default(),
-            born: now,
+            place: Cell::default(),
+            born: now.into(),
             waiting: Signal::default(),
         })
     }
@@ -148,7 +160,7 @@ impl Conn {
 
     /// Where it is counted among those of its address, instead of before.
     pub fn set_place(&self, place: Option<Place>) {
-        *self.place.borrow_mut() = place.map(Box::new);
+        self.place.set(place.map(Box::new));
     }
 
     /// How far the connection is.
@@ -160,9 +172,10 @@ impl Conn {
     pub fn opened(&self, now: Instant, config: &Config) {
         debug_assert!(self.phase.get() == Phase::Head, "opened once");
         self.phase.set(Phase::Open);
-        self.deadline.set(now + config.ping);
+        self.deadline.set((now + config.ping).into());
         if config.login_required() {
-            self.login_clock.set(LoginClock::Until(now + LOGIN_WAIT));
+            self.login_clock
+                .set(LoginClock::Until((now + LOGIN_WAIT).into()));
         }
     }
 
@@ -183,7 +196,7 @@ impl Conn {
 
     /// How long it has existed.
     pub fn age(&self) -> Duration {
-        self.born.elapsed()
+        self.born.instant().elapsed()
     }
 
     /// The peer answered a ping.
@@ -198,11 +211,11 @@ impl Conn {
 
     /// Queues with `push` unless a close was started, and sees to it that a writer runs.
     /// Returns whether it was queued.
-    pub fn send(self: &Rc<Self>, shard: &Rc<Shard>, push: impl FnOnce(&mut Outbox)) -> bool {
+    pub fn send(self: &Rc<Self>, shard: &Rc<Shard>, push: impl FnOnce(&mut Batch)) -> bool {
         if self.phase.get() > Phase::Open {
             return false;
         }
-        push(&mut self.outbox.borrow_mut());
+        self.queue(shard, push);
         self.write_soon(shard);
         self.within_bounds(shard)
     }
@@ -221,10 +234,11 @@ impl Conn {
             return false;
         }
         if self.phase.get() == Phase::Open {
-            let mut outbox = self.outbox.borrow_mut();
-            let dropped = outbox.drop_live();
+            let dropped = self.outbox.borrow_mut().drop_live();
             self.count_dropped(shard, why, dropped);
-            outbox.push_with(|out| frame::write_close(out, code, text));
+            self.queue(shard, |batch| {
+                batch.push_with(|out| frame::write_close(out, code, text));
+            });
         }
         shard.metrics.closes.of(why).increment(1);
         self.ended_by.set(Some(why));
@@ -244,7 +258,7 @@ impl Conn {
     /// Ends an HTTP exchange: what `answer` appends goes out, then as after a Close frame.
     pub fn finish_http(self: &Rc<Self>, shard: &Rc<Shard>, answer: impl FnOnce(&mut Vec<u8>)) {
         if self.phase.get() == Phase::Head {
-            self.outbox.borrow_mut().push_with(answer);
+            self.queue(shard, |batch| batch.push_with(answer));
             self.leave(shard);
         }
     }
@@ -272,7 +286,7 @@ impl Conn {
                 return self.overflow(shard);
             }
             match self.login_clock.get() {
-                LoginClock::Until(end) if now >= end => {
+                LoginClock::Until(end) if Moment::from(now) >= end => {
                     self.close(shard, CloseReason::AuthTimeout, None, "");
                     return;
                 }
@@ -283,7 +297,7 @@ impl Conn {
                 _ => {}
             }
         }
-        if now < self.deadline.get() {
+        if Moment::from(now) < self.deadline.get() {
             return;
         }
         match self.phase.get() {
@@ -306,9 +320,9 @@ impl Conn {
             }
             Phase::Open => {
                 self.pings_unanswered.set(self.pings_unanswered.get() + 1);
-                self.deadline.set(now + shard.config().ping);
-                self.send(shard, |outbox| {
-                    outbox.push_with(|out| frame::write_frame(out, Opcode::Ping, b""));
+                self.deadline.set((now + shard.config().ping).into());
+                self.send(shard, |batch| {
+                    batch.push_with(|out| frame::write_frame(out, Opcode::Ping, b""));
                 });
             }
             Phase::Closing | Phase::Told => self.cut(shard, CloseReason::Lost),
@@ -320,6 +334,23 @@ impl Conn {
     /// the store, room in the queue, the end.
     pub async fn changed(&self) {
         self.waiting.wait().await;
+    }
+
+    /// Waits until a read may find something.
+    pub async fn readable(&self) {
+        while !self.socket.may_read() {
+            self.changed().await;
+        }
+    }
+
+    /// Whether nothing is half read or waited for, so that the connection has no reader.
+    pub fn is_resting(&self) -> bool {
+        self.resting.get()
+    }
+
+    /// See [`Conn::is_resting`].
+    pub fn set_resting(&self, resting: bool) {
+        self.resting.set(resting);
     }
 
     /// The peer sent its Close frame, or its end: nothing more is read from it.
@@ -343,97 +374,152 @@ impl Conn {
         self.phase.set(Phase::Closing);
         self.drop_subs(shard);
         self.recount(shard);
-        self.deadline.set(Instant::now() + CLOSE_WRITE);
+        self.deadline.set((Instant::now() + CLOSE_WRITE).into());
         self.write_soon(shard);
         self.waiting.wake();
     }
 
-    pub(super) fn write_soon(self: &Rc<Self>, shard: &Rc<Shard>) {
+    /// Appends to what is queued.
+    pub(super) fn queue<T>(&self, shard: &Shard, push: impl FnOnce(&mut Batch) -> T) -> T {
+        push(self.outbox.borrow_mut().batch(|| shard.spare_batch()))
+    }
+
+    pub(super) fn write_soon(self: &Rc<Self>, shard: &Shard) {
         if !self.writing.replace(true) {
-            runtime::spawn(shard.guarded(self.clone(), write(shard.clone(), self.clone())));
+            shard.to_write(self.clone());
+        }
+    }
+
+    /// Writes what is queued, `under_way` first, until nothing is or the socket is full. Then gives
+    /// back what is under way.
+    fn write(
+        self: &Rc<Self>,
+        shard: &Rc<Shard>,
+        under_way: Option<Box<Batch>>,
+    ) -> Option<Box<Batch>> {
+        let mut next = under_way;
+        loop {
+            let mut batch = match next.take() {
+                Some(mut batch) => {
+                    if self.phase.get() == Phase::Closing {
+                        let dropped = batch.cut_down();
+                        self.count_dropped(shard, self.why(), dropped);
+                    }
+                    batch
+                }
+                None => match self.outbox.borrow_mut().take() {
+                    Some(batch) => batch,
+                    None => break,
+                },
+            };
+            let written = self.write_batch(shard, &mut batch);
+            if matches!(&written, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                return Some(batch);
+            }
+            self.unwritten.set(0);
+            self.recount(shard);
+            if written.is_err() {
+                self.cut(shard, CloseReason::Lost);
+                let dropped = batch.cut_down() + self.outbox.borrow_mut().drop_live();
+                self.count_dropped(shard, self.why(), dropped);
+            }
+            shard.keep_batch(batch);
+            self.waiting.wake();
+            if written.is_err() {
+                break;
+            }
+        }
+        self.writing.set(false);
+        if self.phase.get() == Phase::Closing {
+            self.phase.set(Phase::Told);
+            shard.flushed(self);
+            self.deadline.set((Instant::now() + CLOSE_LINGER).into());
+            self.socket.shutdown(Shutdown::Write);
+            self.waiting.wake();
+        }
+        None
+    }
+
+    fn write_batch(&self, shard: &Shard, batch: &mut Batch) -> io::Result<()> {
+        loop {
+            let expired = batch.drop_expired(|| shard.unix_seconds());
+            if expired > 0 {
+                self.count_expired(shard, expired);
+            }
+            self.unwritten.set(batch.bytes());
+            if batch.bytes() == 0 {
+                return Ok(());
+            }
+            let mut parts = [IoSlice::new(&[]); BATCH_PARTS_MAX];
+            let count = batch.parts(&mut parts);
+            let sent = self.socket.send(&parts[..count])?;
+            batch.advance(sent);
+            self.unwritten.set(batch.bytes());
+            self.recount(shard);
+        }
+    }
+
+    fn why(&self) -> CloseReason {
+        self.ended_by.get().unwrap_or(CloseReason::Lost)
+    }
+}
+
+impl Shard {
+    fn to_write(&self, conn: Rc<Conn>) {
+        let mut conns = self.to_write.borrow_mut();
+        conns.push(conn);
+        if conns.len() == 1 {
+            self.written_soon.wake();
+        }
+    }
+
+    /// Writes to all connections for which something was queued since it was their turn, and again.
+    pub(super) async fn write_queued(self: Rc<Self>) {
+        let mut conns = Vec::new();
+        loop {
+            while self.to_write.borrow().is_empty() {
+                self.written_soon.wait().await;
+            }
+            std::mem::swap(&mut conns, &mut *self.to_write.borrow_mut());
+            let mut in_a_row = 0;
+            for conn in conns.drain(..) {
+                if in_a_row == WRITES_A_TURN_MAX {
+                    self.turns.next().await;
+                    in_a_row = 0;
+                }
+                in_a_row += 1;
+                self.guard(&conn, || {
+                    if let Some(batch) = conn.write(&self, None) {
+                        let task = write_slowly(self.clone(), conn.clone(), batch);
+                        runtime::spawn(self.guarded(conn.clone(), task));
+                    }
+                });
+            }
         }
     }
 }
 
-/// Writes what is queued until nothing is, then ends.
-async fn write(shard: Rc<Shard>, conn: Rc<Conn>) {
-    loop {
-        if conn.outbox.borrow().is_empty() {
-            break;
+/// Writes to a socket that is full whenever it has room, until nothing is queued.
+async fn write_slowly(shard: Rc<Shard>, conn: Rc<Conn>, batch: Box<Batch>) {
+    let mut left = Some(batch);
+    while left.is_some() {
+        let phase = conn.phase();
+        while !conn.socket.may_write() && conn.phase() == phase {
+            conn.changed().await;
         }
-        let mut batch = conn.outbox.borrow_mut().take(shard.spare_batch());
-        conn.unwritten.set(batch.bytes());
-        let (mut failed, mut cut_down) = (false, false);
-        loop {
-            if conn.phase.get() == Phase::Closing && !std::mem::replace(&mut cut_down, true) {
-                let dropped = batch.cut_down();
-                let why = conn.ended_by.get().unwrap_or(CloseReason::Lost);
-                conn.count_dropped(&shard, why, dropped);
-                conn.unwritten.set(batch.bytes());
-                if batch.bytes() == 0 {
-                    break;
-                }
-            }
-            let expired = batch.drop_expired(|| shard.unix_seconds());
-            if expired > 0 {
-                conn.count_expired(&shard, expired);
-                conn.unwritten.set(batch.bytes());
-                if batch.bytes() == 0 {
-                    break;
-                }
-            }
-            let (result, back) = conn.socket.write(batch).await;
-            batch = back;
-            match result {
-                Ok(0) | Err(_) => {
-                    failed = true;
-                    break;
-                }
-                Ok(count) => {
-                    let done = batch.advance(count);
-                    conn.unwritten.set(batch.bytes());
-                    conn.recount(&shard);
-                    if done {
-                        break;
-                    }
-                }
-            }
-        }
-        conn.unwritten.set(0);
-        conn.recount(&shard);
-        if failed {
-            conn.cut(&shard, CloseReason::Lost);
-            let dropped = batch.cut_down() + conn.outbox.borrow_mut().drop_live();
-            let why = conn.ended_by.get().unwrap_or(CloseReason::Lost);
-            conn.count_dropped(&shard, why, dropped);
-        }
-        shard.keep_batch(batch);
-        conn.waiting.wake();
-        if failed {
-            break;
-        }
-    }
-    let rest = std::mem::take(&mut *conn.outbox.borrow_mut());
-    shard.keep_batch(rest.into_batch());
-    conn.writing.set(false);
-    if conn.phase.get() == Phase::Closing {
-        conn.phase.set(Phase::Told);
-        shard.flushed(&conn);
-        conn.deadline.set(Instant::now() + CLOSE_LINGER);
-        conn.socket.shutdown(Shutdown::Write);
-        conn.waiting.wake();
+        left = conn.write(&shard, left);
     }
 }
 
 /// Wakes tasks of one connection. Whoever waits looks again at what it waits for.
 #[derive(Default)]
 pub(super) struct Signal {
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Cell<Vec<Waker>>,
 }
 
 impl Signal {
     pub(super) fn wake(&self) {
-        for waker in std::mem::take(&mut *self.waiting.borrow_mut()) {
+        for waker in self.waiting.take() {
             waker.wake();
         }
     }
@@ -445,7 +531,9 @@ impl Signal {
                 return Poll::Ready(());
             }
             armed = true;
-            self.waiting.borrow_mut().push(context.waker().clone());
+            let mut waiting = self.waiting.take();
+            waiting.push(context.waker().clone());
+            self.waiting.set(waiting);
             Poll::Pending
         })
         .await;

@@ -18,37 +18,52 @@ use crate::shard::{Shard, ingest};
 use crate::store::{Done, Job, Origin};
 
 impl Shard {
-    /// Matches an event against the shard's subscriptions and queues it for those it fits.
-    pub(super) fn deliver(self: &Rc<Self>, event: Arc<Event>, sequence: u64) {
+    /// Matches events, each with its sequence, against the shard's subscriptions and queues them for
+    /// those they fit: connection by connection, so that each is looked up, judged and written to
+    /// once, however many of them it gets.
+    pub(super) fn deliver(self: &Rc<Self>, events: &mut Vec<(Arc<Event>, u64)>) {
         let mut matched = self.matched.take();
-        let delivered = catch_unwind(AssertUnwindSafe(|| {
-            self.subscriptions
-                .borrow_mut()
-                .matching(&event, &mut matched);
-            if matched.is_empty() {
-                return;
+        let mut offers = self.offers.take();
+        let mut shared = Vec::with_capacity(events.len());
+        for (event, sequence) in events.drain(..) {
+            let found = catch_unwind(AssertUnwindSafe(|| {
+                let mut subscriptions = self.subscriptions.borrow_mut();
+                subscriptions.matching(&event, &mut matched);
+            }));
+            if found.is_err() {
+                self.lost_by_panic(1);
+                continue;
             }
-            let shared = Rc::new(event);
-            for key in &matched {
-                let conn = self.conns.borrow().get((key.0 >> 32) as usize).cloned();
-                if let Some(conn) = conn {
-                    conn.offer(self, *key, sequence, &shared);
-                }
-            }
-        }));
-        if delivered.is_err() {
-            self.metrics.panics.increment(1);
-            self.metrics
-                .events_dropped
-                .of(DropReason::Panic)
-                .increment(1);
+            let number = shared.len() as u32;
+            offers.extend(matched.iter().map(|key| (*key, number)));
+            shared.push((Rc::new(event), sequence));
         }
+        // Stable: a connection gets its events in their order.
+        offers.sort_by_key(|(key, _)| conn_of(*key));
+        for of_one in offers.chunk_by(|one, next| conn_of(one.0) == conn_of(next.0)) {
+            let conn = self.conns.borrow().get(conn_of(of_one[0].0)).cloned();
+            let Some(conn) = conn else { continue };
+            let offers = of_one.iter().map(|(key, number)| {
+                let (event, sequence) = &shared[*number as usize];
+                (*key, *sequence, event)
+            });
+            if self.guard(&conn, || conn.offer(self, offers)).is_none() {
+                self.lost_by_panic(of_one.len());
+            }
+        }
+        offers.clear();
+        self.offers.replace(offers);
         self.matched.replace(matched);
+    }
+
+    fn lost_by_panic(&self, events: usize) {
+        let dropped = self.metrics.events_dropped.of(DropReason::Panic);
+        dropped.increment(events as u64);
     }
 
     /// Hands an event that is not stored to all shards. Returns those whose mailbox is full.
     pub fn broadcast(self: &Rc<Self>, event: &Arc<Event>) -> Vec<usize> {
-        self.deliver(event.clone(), EPHEMERAL);
+        self.deliver(&mut vec![(event.clone(), EPHEMERAL)]);
         let others = (0..self.common.mail.len()).filter(|id| *id != self.id);
         others.filter(|id| !self.pass_on(*id, event)).collect()
     }
@@ -100,16 +115,21 @@ impl Shard {
     }
 
     /// An empty batch, from those kept where there is one.
-    pub fn spare_batch(&self) -> Batch {
+    pub fn spare_batch(&self) -> Box<Batch> {
         self.spares.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Keeps a batch's memory for the next one.
-    pub fn keep_batch(&self, mut batch: Batch) {
+    pub fn keep_batch(&self, mut batch: Box<Batch>) {
         let mut spares = self.spares.borrow_mut();
         if spares.len() < BATCH_SPARES_MAX {
             batch.clear();
             spares.push(batch);
         }
     }
+}
+
+/// Where in the shard's table the connection of a subscription is.
+fn conn_of(key: SubKey) -> usize {
+    (key.0 >> 32) as usize
 }

@@ -12,6 +12,17 @@ use crate::shard::Shard;
 use crate::shard::conn::Conn;
 
 impl Shard {
+    /// Runs a step of one connection so that its panic ends that connection and nothing else.
+    /// Returns what the step gives, if it came to an end.
+    pub(super) fn guard<T>(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        step: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let done = catch_unwind(AssertUnwindSafe(step));
+        done.map_err(|_| self.caught(conn)).ok()
+    }
+
     /// Runs a task of one connection so that its panic ends that connection and nothing else.
     pub fn guarded<F: Future<Output = ()>>(self: &Rc<Self>, conn: Rc<Conn>, task: F) -> Guarded<F> {
         Guarded {
@@ -22,7 +33,8 @@ impl Shard {
         }
     }
 
-    /// As [`Shard::guarded`], for the connection's reader: with it the connection leaves the table.
+    /// As [`Shard::guarded`], for the connection's reader: with it the connection leaves the table,
+    /// unless it rests.
     pub(super) fn guarded_reader<F: Future<Output = ()>>(
         self: &Rc<Self>,
         conn: Rc<Conn>,
@@ -49,7 +61,7 @@ pin_project_lite::pin_project! {
     /// A task of one connection. See [`Shard::guarded`].
     ///
     /// A future of its own and not an `async` block around the task: a block would hold the task
-    /// twice, and every idle connection would pay for it.
+    /// twice.
     #[must_use = "futures do nothing unless polled"]
     pub struct Guarded<F> {
         shard: Rc<Shard>,
@@ -71,7 +83,7 @@ impl<F: Future<Output = ()>> Future for Guarded<F> {
             this.shard.caught(this.conn);
             Poll::Ready(())
         });
-        if polled.is_ready() && *this.is_reader {
+        if polled.is_ready() && *this.is_reader && !this.conn.is_resting() {
             this.shard.remove(this.conn);
         }
         polled

@@ -328,10 +328,10 @@ fn slice(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
     };
     let (sub, mut bytes) = (&read.sub, 0);
     let mut progress = Ok(Progress::More);
-    conn.send(shard, |outbox| {
+    conn.send(shard, |batch| {
         progress = question.slice(reader, &budget, &mut |row| {
             bytes += row.json.len();
-            outbox.push_row(sub, row);
+            batch.push_row(sub, row);
         });
     });
     let overran = start.elapsed() >= SLICE_TIME_COLD;
@@ -362,10 +362,10 @@ async fn turn(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read) -> Step {
             if !read.is_wanted(conn) {
                 return Step::Over;
             }
-            conn.send(shard, |outbox| {
+            conn.send(shard, |batch| {
                 turn.rows
                     .iter()
-                    .for_each(|row| outbox.push_row(&read.sub, row));
+                    .for_each(|row| batch.push_row(&read.sub, row));
             });
             took(shard, conn, read, turn.rows.bytes(), Ok(turn.progress))
         }
@@ -422,8 +422,8 @@ fn finish(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &Read) {
         conn.end_history(shard, key, question.hint());
     }
     if let Some((total, hll)) = question.counted() {
-        conn.send(shard, |outbox| {
-            outbox.push_text(|out| message::write_count(out, &read.sub, total, hll.as_deref()));
+        conn.send(shard, |batch| {
+            batch.push_text(|out| message::write_count(out, &read.sub, total, hll.as_deref()));
         });
     }
     let seconds = shard.metrics.query_seconds.of(read.kind());
@@ -453,7 +453,7 @@ fn failed(error: &StoreError) -> Reason {
 /// earlier and better question, goes first.
 pub fn closed(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, reason: &Reason) {
     conn.remove_sub(shard, sub);
-    conn.send(shard, |outbox| {
-        outbox.push_text(|out| message::write_closed(out, sub, reason));
+    conn.send(shard, |batch| {
+        batch.push_text(|out| message::write_closed(out, sub, reason));
     });
 }

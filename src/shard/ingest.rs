@@ -241,7 +241,7 @@ fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: &Reason) {
 }
 
 fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, accepted: bool, reason: Option<&Reason>) {
-    conn.send(shard, |outbox| {
-        outbox.push_text(|out| message::write_ok(out, event.id(), accepted, reason));
+    conn.send(shard, |batch| {
+        batch.push_text(|out| message::write_ok(out, event.id(), accepted, reason));
     });
 }

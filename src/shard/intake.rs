@@ -18,8 +18,10 @@ use crate::limits::{IMBALANCE_MAX, UNUPGRADED_MAX, UNUPGRADED_MIN, UNUPGRADED_SH
 use crate::metrics::UpgradeRefusal;
 use crate::shard::common::Padded;
 use crate::shard::conn::Conn;
-use crate::shard::runtime::{self, Listener, Socket};
-use crate::shard::{Mail, Shard, listener, login, session};
+use crate::shard::runtime::{self, Listener};
+use crate::shard::session::Reading;
+use crate::shard::socket::Socket;
+use crate::shard::{Mail, Shard, listener, login};
 
 impl Shard {
     /// Accepts from these sockets from now on.
@@ -113,21 +115,23 @@ impl Shard {
             let entered = table.enter_socket(bounds, trusted, peer, now);
             entered.map_err(|full| refuse(full.refusal())).ok()?
         };
-        let no_socket = |error: io::Error| {
-            tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
-        };
-        let socket = Socket::adopt(socket, self.driver).map_err(no_socket).ok()?;
         let no_challenge = |error: getrandom::Error| {
             tracing::error!(shard = self.id, %error, "no random bytes, so no connection");
         };
         let challenge = login::challenge().map_err(no_challenge).ok()?;
+        let socket = Socket::adopt(socket);
         let conn = Conn::new(socket, peer, self.next_serial(), challenge, now);
         conn.set_place(place);
         let key = self.conns.borrow_mut().insert(conn.clone());
         conn.set_key(key as u32);
+        let name = u64::from(conn.key()) << 32 | u64::from(conn.serial);
+        if let Err(error) = self.sockets.add(&conn.socket, name) {
+            tracing::warn!(shard = self.id, %error, "a connection cannot be taken over");
+            self.conns.borrow_mut().remove(key);
+            return None;
+        }
         self.unupgraded.set(self.unupgraded.get() + 1);
-        let reader = session::serve(self.clone(), conn.clone());
-        runtime::spawn(self.guarded_reader(conn, reader));
+        self.read_on(conn, Reading::new(self));
         Some(())
     }
 

@@ -21,6 +21,7 @@ use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::history;
 use crate::shard::hooks::{self, Hook};
+use crate::shard::moment::Moment;
 use crate::store::embedded::Access;
 use crate::store::{Reader, StoreError};
 use crate::ws::close;
@@ -42,8 +43,8 @@ pub fn challenge() -> Result<Challenge, getrandom::Error> {
 /// Sends the challenge, the first frame of every connection.
 pub fn greet(shard: &Rc<Shard>, conn: &Rc<Conn>) {
     let challenge = const_hex::encode(conn.challenge);
-    conn.send(shard, |outbox| {
-        outbox.push_text(|out| message::write_auth(out, &challenge));
+    conn.send(shard, |batch| {
+        batch.push_text(|out| message::write_auth(out, &challenge));
     });
 }
 
@@ -228,8 +229,8 @@ async fn check_access(shard: &Shard, key: &[u8; 32]) -> Result<Access, StoreErro
 
 fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: Option<&Reason>) {
     if conn.phase() == Phase::Open {
-        conn.send(shard, |outbox| {
-            outbox.push_text(|out| message::write_ok(out, event.id(), reason.is_none(), reason));
+        conn.send(shard, |batch| {
+            batch.push_text(|out| message::write_ok(out, event.id(), reason.is_none(), reason));
         });
     }
 }
@@ -240,7 +241,7 @@ pub(super) enum LoginClock {
     /// No login is required, or one has succeeded.
     Off,
     /// Over at this time.
-    Until(Instant),
+    Until(Moment),
     /// A login is pending; this much was left.
     Stopped(Option<Duration>),
 }
@@ -249,7 +250,7 @@ impl Conn {
     /// Stops the login clock until the guard is dropped.
     pub fn login_pending(&self) -> LoginPending<'_> {
         let left = match self.login_clock.get() {
-            LoginClock::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            LoginClock::Until(end) => Some(end.instant().saturating_duration_since(Instant::now())),
             LoginClock::Off | LoginClock::Stopped(_) => None,
         };
         self.login_clock.set(LoginClock::Stopped(left));
@@ -265,7 +266,7 @@ impl Conn {
         if keys.len() >= KEYS_PER_CONNECTION_MAX {
             return false;
         }
-        keys.push(*key);
+        *keys = keys.iter().chain([key]).copied().collect();
         if keys.len() == 1 {
             shard.metrics.authenticated_active.increment(1.0);
         }
@@ -287,7 +288,7 @@ impl Conn {
     pub fn remove_key(&self, shard: &Shard, key: &[u8; 32]) {
         let mut keys = self.keys.borrow_mut();
         let before = keys.len();
-        keys.retain(|other| other != key);
+        *keys = keys.iter().filter(|other| *other != key).copied().collect();
         if before > 0 && keys.is_empty() {
             shard.metrics.authenticated_active.decrement(1.0);
         }
@@ -311,7 +312,7 @@ impl Drop for LoginPending<'_> {
     fn drop(&mut self) {
         let clock = match self.0.login_clock.get() {
             LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
-                LoginClock::Until(Instant::now() + left)
+                LoginClock::Until((Instant::now() + left).into())
             }
             _ => LoginClock::Off,
         };

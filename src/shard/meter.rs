@@ -86,26 +86,35 @@ impl Conn {
         if *rates == Rates::default() {
             return Ok(());
         }
-        let mut meter = self.meter.get();
-        let taken = meter.take(rates, bytes, Instant::now());
-        self.meter.set(meter);
-        taken
+        self.metered(|meter, now| meter.take(rates, bytes, now))
     }
 
     /// Goes on at other rates.
     pub fn change_rates(&self, was: &Rates, is: &Rates, now: Instant) {
-        let mut meter = self.meter.get();
-        meter.change(was, is, now);
-        self.meter.set(meter);
+        // Where nothing was measured yet both are full, at any rate.
+        if let Some(mut meter) = self.meter.take() {
+            meter.change(was, is, now);
+            self.meter.set(Some(meter));
+        }
     }
 
     /// Charges something that is served whatever the rates are.
     pub fn charge_message(&self, rates: &Rates, bytes: usize) {
         if *rates != Rates::default() {
-            let mut meter = self.meter.get();
-            meter.charge(rates, bytes, Instant::now());
-            self.meter.set(meter);
+            self.metered(|meter, now| meter.charge(rates, bytes, now));
         }
+    }
+
+    fn metered<T>(&self, work: impl FnOnce(&mut Meter, Instant) -> T) -> T {
+        let now = Instant::now();
+        // Before the first message both are full.
+        let mut meter = self
+            .meter
+            .take()
+            .unwrap_or_else(|| Box::new(Meter::new(now)));
+        let done = work(&mut meter, now);
+        self.meter.set(Some(meter));
+        done
     }
 }
 
@@ -117,8 +126,8 @@ pub fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, text: &str, above: RateKind) -
         RateKind::Bytes => TOO_LARGE,
     };
     let ok_false = |id: &[u8; 32]| {
-        conn.send(shard, |outbox| {
-            outbox.push_text(|out| message::write_ok(out, id, false, Some(&reason)));
+        conn.send(shard, |batch| {
+            batch.push_text(|out| message::write_ok(out, id, false, Some(&reason)));
         });
     };
     match ClientMessage::parse(text, &shard.parse_bounds) {
@@ -159,7 +168,7 @@ const TOO_MANY: Reason = Reason::fixed(Prefix::RateLimited, "too many messages, 
 const TOO_LARGE: Reason = Reason::fixed(Prefix::RateLimited, "too many bytes, slow down");
 
 fn closed(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &message::SubId, reason: &Reason) {
-    conn.send(shard, |outbox| {
-        outbox.push_text(|out| message::write_closed(out, sub, reason));
+    conn.send(shard, |batch| {
+        batch.push_text(|out| message::write_closed(out, sub, reason));
     });
 }

@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | [`runtime`] | the runtime seam: sockets, tasks, pauses |
+//! | [`socket`] | connected sockets, and which of them can be read |
 //! | [`mailbox`] | the way in from other threads |
 //! | [`outbox`] | what waits to be written to one connection |
 //! | [`common`] | what all threads share, and the store's way to the shards |
@@ -20,6 +21,7 @@
 //! | [`ingest`] | EVENT: checks, store, answer |
 //! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
+//! | [`moment`] | points in time, small |
 //! | [`settings`] | what it serves by, and how that is exchanged |
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
@@ -47,12 +49,14 @@ pub mod listener;
 pub mod login;
 pub mod mailbox;
 pub mod meter;
+pub mod moment;
 pub mod outbox;
 pub mod question;
 pub mod readers;
 pub mod runtime;
 pub mod session;
 pub mod settings;
+pub mod socket;
 pub mod subs;
 
 use std::cell::{Cell, RefCell};
@@ -69,7 +73,9 @@ use rustix::thread::CpuSet;
 use slab::Slab;
 
 use crate::lifecycle::Stage;
-use crate::limits::{RECEIVE_BYTES, SWEEP_INTERVAL, VERIFIER_KEYS_MAX};
+use crate::limits::{
+    DELIVERED_AT_ONCE_MAX, READY_AT_ONCE_MAX, RECEIVE_BYTES, SWEEP_INTERVAL, VERIFIER_KEYS_MAX,
+};
 use crate::live::{SubKey, Subscriptions};
 use crate::metrics::{CloseReason, GateName, Label, ShardMetrics, UpgradeRefusal};
 use crate::nostr::auth::RelayUrl;
@@ -83,7 +89,9 @@ use conn::{Conn, Signal};
 use outbox::Batch;
 use readers::Faults;
 use runtime::{Driver, Listener, Turns};
+use session::Reading;
 use settings::Settings;
+use socket::{Report, Sockets};
 
 pub use common::{Common, Mail};
 
@@ -124,12 +132,18 @@ pub struct Shard {
     leaving: RefCell<Vec<Waker>>,
     /// Whether its connections were counted for the drain.
     is_counted: Cell<bool>,
-    driver: Driver,
+    sockets: Sockets,
     conns: RefCell<Slab<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
     matched: RefCell<Vec<SubKey>>,
+    /// Which subscription is to be offered which event of those that are delivered.
+    offers: RefCell<Vec<(SubKey, u32)>>,
     jobs: RefCell<Vec<Job>>,
-    spares: RefCell<Vec<Batch>>,
+    #[allow(clippy::vec_box)] // They come and go in the boxes that connections hold.
+    spares: RefCell<Vec<Box<Batch>>>,
+    /// Those for which something is queued and nobody writes yet.
+    to_write: RefCell<Vec<Rc<Conn>>>,
+    written_soon: Signal,
     serial: Cell<u32>,
     unupgraded: Cell<usize>,
     /// Bytes that wait to be written; see [`backlog`].
@@ -214,12 +228,15 @@ impl Shard {
             has_left: Cell::new(false),
             leaving: RefCell::default(),
             is_counted: Cell::new(false),
-            driver,
+            sockets: Sockets::new()?,
             conns: RefCell::default(),
             subscriptions: RefCell::new(Subscriptions::new()),
             matched: RefCell::default(),
+            offers: RefCell::default(),
             jobs: RefCell::default(),
             spares: RefCell::default(),
+            to_write: RefCell::default(),
+            written_soon: Signal::default(),
             serial: Cell::new(0),
             unupgraded: Cell::new(0),
             queued: Cell::new(0),
@@ -234,17 +251,31 @@ impl Shard {
 
     /// The shard's life: sweeps and accepts on the side, and takes its mail.
     async fn run(self: Rc<Self>) {
+        runtime::spawn(self.clone().attend_sockets());
+        runtime::spawn(self.clone().write_queued());
         runtime::spawn(self.clone().sweep());
         runtime::spawn(self.clone().keep_total());
         let gates = self.common.gates;
         runtime::spawn(gates.history.drive(self.id));
         runtime::spawn(gates.auth.drive(self.id));
-        let mut mail = Vec::new();
+        let (mut mail, mut events) = (Vec::new(), Vec::new());
         let common = self.common.clone();
         while common.mail[self.id].take(&mut mail).await.is_ok() {
             for mail in mail.drain(..) {
-                self.open_mail(mail);
+                match mail {
+                    Mail::Event(event, sequence) => events.push((event, sequence)),
+                    // Answers lie between the events of a commit, which stay together.
+                    Mail::Answer(done) => self.answered(&done),
+                    other => {
+                        self.deliver(&mut events);
+                        self.open_mail(other);
+                    }
+                }
+                if events.len() == DELIVERED_AT_ONCE_MAX {
+                    self.deliver(&mut events);
+                }
             }
+            self.deliver(&mut events);
         }
         // The process is about to end. Operations may be in flight, so nothing is dropped here.
         std::future::pending::<()>().await;
@@ -252,7 +283,7 @@ impl Shard {
 
     fn open_mail(self: &Rc<Self>, mail: Mail) {
         match mail {
-            Mail::Event(event, sequence) => self.deliver(event, sequence),
+            Mail::Event(event, sequence) => self.deliver(&mut vec![(event, sequence)]),
             Mail::Answer(done) => self.answered(&done),
             Mail::Adopt(socket, peer) => self.admit(socket, peer),
             Mail::Accept { listeners, done } => {
@@ -271,6 +302,42 @@ impl Shard {
             Mail::Close(part) => self.start_closes(part),
             Mail::Settings(exchange) => self.take_over(exchange),
         }
+    }
+
+    /// Tells connections what their sockets report, and reads for those that rest.
+    async fn attend_sockets(self: Rc<Self>) {
+        let mut reports = Vec::with_capacity(READY_AT_ONCE_MAX);
+        loop {
+            self.sockets.next(&self.turns, &mut reports).await;
+            for report in reports.drain(..) {
+                self.reported(report);
+            }
+        }
+    }
+
+    fn reported(self: &Rc<Self>, report: Report) {
+        let name = report.data.u64();
+        let conn = self.conns.borrow().get((name >> 32) as usize).cloned();
+        let Some(conn) = conn.filter(|conn| conn.serial == name as u32) else {
+            return;
+        };
+        conn.socket.report(report.flags);
+        conn.wake();
+        if conn.is_resting() && conn.socket.may_read() {
+            match self.guard(&conn, || session::wake(self, &conn)) {
+                Some(None) => {}
+                Some(Some(reading)) => self.read_on(conn, reading),
+                None => {
+                    conn.set_resting(false);
+                    self.remove(&conn);
+                }
+            }
+        }
+    }
+
+    fn read_on(self: &Rc<Self>, conn: Rc<Conn>, reading: Reading) {
+        let reader = session::serve(self.clone(), conn.clone(), reading);
+        runtime::spawn(self.guarded_reader(conn, reader));
     }
 
     async fn sweep(self: Rc<Self>) {

@@ -9,10 +9,9 @@
 //! `small_end` and then the event's. Its event's frame header and prefix are the last
 //! `prefix_len` small bytes of its piece, and its closing bracket is the first small byte after,
 //! so that events can be taken out of the queue, and out of the unwritten rest of a batch: the live
-//! ones when the connection is being closed, and those whose time has come (NIP-40). What one write
-//! names, up to [`WRITE_BYTES_MAX`] and an event, is on its way and stays.
-#![allow(unsafe_code)]
+//! ones when the connection is being closed, and those whose time has come (NIP-40).
 
+use std::io::IoSlice;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,7 +20,6 @@ use crate::limits::{
 };
 use crate::nostr::event::Event;
 use crate::nostr::message::{self, SubId};
-use crate::shard::runtime::IoVecBuf;
 use crate::store::Row;
 use crate::ws::frame::{self, Opcode};
 
@@ -29,33 +27,54 @@ use crate::ws::frame::{self, Opcode};
 /// different cores do not contend for one cache line.
 pub type Shared = Rc<Arc<Event>>;
 
-/// The outbound queue of one connection.
+/// The outbound queue of one connection. An empty one holds no memory.
 #[derive(Default)]
 pub struct Outbox {
-    batch: Batch,
+    batch: Option<Box<Batch>>,
 }
 
 impl Outbox {
     /// Bytes that wait here, those of a batch under way not counted.
     pub fn bytes(&self) -> usize {
-        self.batch.bytes
+        self.batch.as_ref().map_or(0, |batch| batch.bytes)
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.batch.bytes == 0
+        self.bytes() == 0
     }
 
+    /// What to queue into, in the memory of a spare batch where there is no other.
+    pub fn batch(&mut self, spare: impl FnOnce() -> Box<Batch>) -> &mut Batch {
+        self.batch.get_or_insert_with(spare)
+    }
+
+    /// Drops the queued live events and keeps everything else. Returns how many were dropped.
+    pub fn drop_live(&mut self) -> usize {
+        let batch = self.batch.as_mut();
+        batch.map_or(0, |batch| batch.drop_pieces(0, |piece| piece.live))
+    }
+
+    /// Takes all that is queued.
+    pub fn take(&mut self) -> Option<Box<Batch>> {
+        let mut batch = self.batch.take()?;
+        batch.begin();
+        Some(batch)
+    }
+}
+
+/// Queueing.
+impl Batch {
     /// Queues what `write` appends, as it is: a control frame, an HTTP answer.
     pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let before = self.batch.small.len();
-        write(&mut self.batch.small);
-        self.batch.bytes += self.batch.small.len() - before;
+        let before = self.small.len();
+        write(&mut self.small);
+        self.bytes += self.small.len() - before;
     }
 
     /// Queues one text message whose payload `write` appends.
     pub fn push_text(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let small = &mut self.batch.small;
+        let small = &mut self.small;
         let start = small.len();
         // The header's length depends on the payload's; most answers need the short form.
         small.extend_from_slice(&[0; SHORT_HEADER]);
@@ -70,33 +89,33 @@ impl Outbox {
                 header[..header_len].iter().copied(),
             );
         }
-        self.batch.bytes += header_len + length;
+        self.bytes += header_len + length;
     }
 
     /// Queues one event of a subscription, its stored JSON copied.
     pub fn push_row(&mut self, sub: &SubId, row: Row<'_>) {
-        let start = self.batch.small.len();
+        let start = self.small.len();
         self.push_head(sub, row.json.len());
-        self.batch.small.extend_from_slice(row.json.as_bytes());
+        self.small.extend_from_slice(row.json.as_bytes());
         if row.expires.is_some() {
-            self.batch.mark(start, row.expires, false, None);
+            self.mark(start, row.expires, false, None);
         }
-        self.batch.small.push(b']');
+        self.small.push(b']');
     }
 
     /// Queues a live event: header and `["EVENT",<sub>,` are copied, the event's bytes shared.
     pub fn push_live(&mut self, sub: &SubId, event: &Shared) {
         let json = event.json();
-        let start = self.batch.small.len();
+        let start = self.small.len();
         self.push_head(sub, json.len());
         let copied = json.len() <= EVENT_COPY_BYTES_MAX;
         if copied {
-            self.batch.small.extend_from_slice(json.as_bytes());
+            self.small.extend_from_slice(json.as_bytes());
         }
         // A copied event is marked like a shared one, so that a close can drop it all the same.
         let shared = (!copied).then(|| event.clone());
-        self.batch.mark(start, event.expiration(), true, shared);
-        self.batch.small.push(b']');
+        self.mark(start, event.expiration(), true, shared);
+        self.small.push(b']');
     }
 
     /// Appends the header and the start of an EVENT message around `json_len` bytes, and counts
@@ -104,27 +123,9 @@ impl Outbox {
     fn push_head(&mut self, sub: &SubId, json_len: usize) {
         let length = message::event_prefix_len(sub) + json_len + 1;
         let (header, header_len) = frame::header(Opcode::Text, length);
-        self.batch.small.extend_from_slice(&header[..header_len]);
-        message::event_prefix(&mut self.batch.small, sub);
-        self.batch.bytes += header_len + length;
-    }
-
-    /// Drops the queued live events and keeps everything else. Returns how many were dropped.
-    pub fn drop_live(&mut self) -> usize {
-        self.batch.drop_pieces(0, |piece| piece.live)
-    }
-
-    /// Takes all that is queued, in `spare`'s memory for the next queue.
-    pub fn take(&mut self, spare: Batch) -> Batch {
-        debug_assert!(spare.bytes == 0, "a spare batch is empty");
-        let mut batch = std::mem::replace(&mut self.batch, spare);
-        batch.arm();
-        batch
-    }
-
-    /// Gives the queue's memory back, with what is in it.
-    pub fn into_batch(self) -> Batch {
-        self.batch
+        self.small.extend_from_slice(&header[..header_len]);
+        message::event_prefix(&mut self.small, sub);
+        self.bytes += header_len + length;
     }
 }
 
@@ -151,15 +152,20 @@ impl Piece {
 
 const NEVER: u64 = u64::MAX;
 
-/// One vectored write: everything that was queued at one moment.
+/// Everything that was queued at one moment, on its way to the kernel.
+///
+/// Of the bytes on the wire, those before piece `first` are written, and `written` of that piece's.
 #[derive(Default)]
 pub struct Batch {
     small: Vec<u8>,
     pieces: Vec<Piece>,
     bytes: usize,
-    parts: Vec<libc::iovec>,
-    first: usize,
+    /// Bytes when it was taken, or cut.
     whole: usize,
+    first: u32,
+    /// Where the small bytes of piece `first` start.
+    start: u32,
+    written: usize,
     /// The first time at which an event in it expires.
     expires: Option<u64>,
 }
@@ -170,19 +176,55 @@ impl Batch {
         self.bytes
     }
 
-    /// Takes note that the kernel accepted `count` bytes. Returns whether all are written.
-    pub fn advance(&mut self, count: usize) -> bool {
-        let mut left = count.min(self.bytes);
-        self.bytes -= left;
-        while left > 0 {
-            let part = &mut self.parts[self.first];
-            if part.iov_len > left {
-                // SAFETY: `left` is less than the part's length, so this stays inside the part.
-                part.iov_base = unsafe { part.iov_base.cast::<u8>().add(left) }.cast();
-                part.iov_len -= left;
+    /// Puts the parts of the next write into `parts`, and returns how many there are: as many as it
+    /// has room for, until their bytes reach [`WRITE_BYTES_MAX`].
+    pub fn parts<'a>(&'a self, parts: &mut [IoSlice<'a>; BATCH_PARTS_MAX]) -> usize {
+        let (mut count, mut room) = (0, WRITE_BYTES_MAX);
+        for (place, part) in parts.iter_mut().zip(self.rest()) {
+            if room == 0 {
                 break;
             }
-            left -= part.iov_len;
+            let part = &part[..part.len().min(room)];
+            *place = IoSlice::new(part);
+            room -= part.len();
+            count += 1;
+        }
+        count
+    }
+
+    /// What is still to be written, in the order of the wire.
+    fn rest(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = &self.pieces[self.first as usize..];
+        let shared = |piece: &&Piece| piece.event.is_some();
+        let last = pieces.iter().rfind(shared);
+        let tail = last.map_or(self.start, |piece| piece.small_end) as usize;
+        let mut start = self.start as usize;
+        let parts = pieces.iter().filter(shared).flat_map(move |piece| {
+            let end = piece.small_end as usize;
+            let small = &self.small[std::mem::replace(&mut start, end)..end];
+            [small, piece.json().as_bytes()]
+        });
+        let mut skip = self.written;
+        let parts = parts.chain([&self.small[tail..]]).map(move |part| {
+            let skipped = skip.min(part.len());
+            skip -= skipped;
+            &part[skipped..]
+        });
+        parts.filter(|part| !part.is_empty())
+    }
+
+    /// Takes note that the kernel accepted `count` bytes. Returns whether all are written.
+    pub fn advance(&mut self, count: usize) -> bool {
+        let count = count.min(self.bytes);
+        self.bytes -= count;
+        self.written += count;
+        while let Some(piece) = self.pieces.get(self.first as usize) {
+            let length = (piece.small_end - self.start) as usize + piece.json().len();
+            if self.written < length {
+                break;
+            }
+            self.written -= length;
+            self.start = piece.small_end;
             self.first += 1;
         }
         self.bytes == 0
@@ -224,9 +266,7 @@ impl Batch {
     fn cut(&mut self, goes: impl Fn(&Piece) -> bool) -> usize {
         let dropped = self.drop_pieces(self.whole - self.bytes, goes);
         if dropped > 0 {
-            self.parts.clear();
-            self.first = 0;
-            self.arm();
+            self.begin();
         }
         dropped
     }
@@ -292,62 +332,15 @@ impl Batch {
         }
         self.small.clear();
         self.pieces.clear();
-        self.parts.clear();
         self.bytes = 0;
-        self.first = 0;
-        self.whole = 0;
         self.expires = None;
+        self.begin();
     }
 
-    /// Lays out the parts. From here on the batch's buffers do not change until it is cleared or cut.
-    fn arm(&mut self) {
+    /// From here on nothing is added, and nothing of it is written yet.
+    fn begin(&mut self) {
         self.whole = self.bytes;
-        self.parts.reserve(2 * self.pieces.len() + 1);
-        let mut start = 0;
-        for piece in &self.pieces {
-            let Some(event) = &piece.event else { continue };
-            let end = piece.small_end as usize;
-            self.parts
-                .extend(self.small[start..end].chunks(WRITE_BYTES_MAX).map(part));
-            self.parts.push(part(event.json().as_bytes()));
-            start = end;
-        }
-        self.parts
-            .extend(self.small[start..].chunks(WRITE_BYTES_MAX).map(part));
-    }
-
-    /// Parts of the next write: few enough for the kernel, and with the last of them its bytes
-    /// reach [`WRITE_BYTES_MAX`]. What one write names can no longer be dropped.
-    fn window(&self) -> usize {
-        let mut bytes = 0;
-        let rest = self.parts[self.first..].iter().take(BATCH_PARTS_MAX);
-        rest.take_while(|part| {
-            let fits = bytes < WRITE_BYTES_MAX;
-            bytes += part.iov_len;
-            fits
-        })
-        .count()
-    }
-}
-
-fn part(bytes: &[u8]) -> libc::iovec {
-    libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    }
-}
-
-// SAFETY: the parts point into `small` and into events that `pieces` keep alive. Neither changes
-// between `arm` and `clear` (or `cut_down`, which lays the parts out anew, and which only the batch's
-// owner can call: while the kernel reads, the batch is the operation's), and moving the batch moves no heap memory, so the pointers stay valid
-// while the kernel reads them. `first` is at most the number of parts.
-unsafe impl IoVecBuf for Batch {
-    fn read_iovec_ptr(&self) -> *const libc::iovec {
-        self.parts[self.first..].as_ptr()
-    }
-
-    fn read_iovec_len(&self) -> usize {
-        self.window()
+        (self.first, self.start, self.written) = (0, 0, 0);
     }
 }
 

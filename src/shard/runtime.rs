@@ -5,32 +5,30 @@
 //! properties of the runtime shape this file:
 //!
 //! - A read future that is dropped while in flight loses the bytes it had. So nothing here reads
-//!   asynchronously: a task waits for readiness and then reads without blocking, which also lets
-//!   all idle connections of a shard share one receive buffer.
+//!   asynchronously: a shard waits for readiness and then reads without blocking, which also lets
+//!   all its connections share one receive buffer. See `socket`.
 //! - A task that wakes itself is queued in front and stops all input and output. So a long job
 //!   pauses with [`Turns::next`], which returns only after the ring was looked at once more.
 //! - A runtime dropped with operations in flight frees their buffers. So a shard never drops its
 //!   runtime; the process ends instead.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-pub use monoio::buf::IoVecBuf;
-use monoio::io::AsyncWriteRent;
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::net::{RecvFlags, SocketFlags};
+use rustix::event::EventfdFlags;
+use rustix::net::SocketFlags;
 
 use crate::limits::RING_ENTRIES;
 
@@ -144,81 +142,37 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Outp
     monoio::time::timeout(duration, future).await.ok()
 }
 
-/// A connected TCP socket of this shard.
-pub struct Socket {
-    // One reader and one writer use it at the same time; see `write`.
-    stream: UnsafeCell<TcpStream>,
+/// A descriptor that is waited for.
+pub struct Pollable {
+    // The runtime asks no more of it than that it can be polled.
+    stream: TcpStream,
 }
 
-impl Socket {
-    /// Takes over an accepted socket and switches off Nagle's algorithm.
+impl Pollable {
+    /// Takes over a descriptor that does not block.
     ///
     /// # Errors
     ///
-    /// If the driver cannot register the descriptor.
-    pub fn adopt(fd: OwnedFd, driver: Driver) -> io::Result<Socket> {
-        if driver == Driver::Epoll {
-            rustix::io::ioctl_fionbio(&fd, true)?;
-        }
-        let stream = std::net::TcpStream::from(fd);
-        // A socket that its peer has reset already answers EINVAL; the first read will tell.
-        let _ = stream.set_nodelay(true);
-        Ok(Socket {
-            stream: UnsafeCell::new(TcpStream::from_std(stream)?),
-        })
+    /// If the driver cannot register it.
+    pub fn adopt(fd: OwnedFd) -> io::Result<Pollable> {
+        let stream = TcpStream::from_std(std::net::TcpStream::from(fd))?;
+        Ok(Pollable { stream })
     }
 
-    /// Waits until bytes, the peer's end, or an error can be read.
+    /// Waits until it can be read.
     ///
     /// # Errors
     ///
     /// What the driver reports.
     pub async fn readable(&self) -> io::Result<()> {
-        // SAFETY: a shared reference, and `write` never holds its exclusive one across an await.
-        unsafe { &*self.stream.get() }.readable(false).await
+        self.stream.readable(false).await
     }
+}
 
-    /// Reads what is there into `buffer` without waiting. 0 is the peer's end.
-    ///
-    /// # Errors
-    ///
-    /// `WouldBlock` when nothing is there, else the socket's error.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (length, _) = rustix::net::recv(self.fd(), buffer, RecvFlags::DONTWAIT)?;
-        Ok(length)
-    }
-
-    /// Sends the parts of `batch` in one vectored write and gives the batch back.
-    pub async fn write<B: IoVecBuf>(&self, batch: B) -> (io::Result<usize>, B) {
-        // SAFETY: monoio asks for `&mut` by the shape of its trait, but `writev` only copies the
-        // descriptor into the operation while it is being made; the socket is used from this
-        // thread alone, and a connection has one writer at a time.
-        let write = unsafe { &mut *self.stream.get() }.writev(batch);
-        write.await
-    }
-
-    /// Ends one or both directions now. Whoever waits for the socket is woken.
-    pub fn shutdown(&self, how: Shutdown) {
-        let how = match how {
-            Shutdown::Read => rustix::net::Shutdown::Read,
-            Shutdown::Write => rustix::net::Shutdown::Write,
-            Shutdown::Both => rustix::net::Shutdown::Both,
-        };
-        // Already gone is as good as shut down.
-        let _ = rustix::net::shutdown(self.fd(), how);
-    }
-
-    /// Whether the peer has closed its side or reset the connection. Looks past unread bytes.
-    pub fn peer_has_left(&self) -> bool {
-        let socket = self.fd();
-        let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
-        let now = Timespec::default();
-        rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
+impl AsFd for Pollable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor stays open as long as `self.stream`, which outlives the borrow.
-        unsafe { BorrowedFd::borrow_raw((*self.stream.get()).as_raw_fd()) }
+        unsafe { BorrowedFd::borrow_raw(self.stream.as_raw_fd()) }
     }
 }
 
@@ -405,16 +359,16 @@ async fn ring_the_bell(ready: &TcpStream, bell: &OwnedFd) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::time::Instant;
 
-    fn drivers() -> Vec<Driver> {
+    pub fn drivers() -> Vec<Driver> {
         vec![Driver::probe().0, Driver::Epoll]
     }
 
     /// Runs `main` on a thread of its own and gives back its result; runtimes do not nest.
-    fn on_shard<T, F>(driver: Driver, main: impl FnOnce() -> F + Send + 'static) -> T
+    pub fn on_shard<T, F>(driver: Driver, main: impl FnOnce() -> F + Send + 'static) -> T
     where
         T: Send + 'static,
         F: Future<Output = T>,
@@ -427,7 +381,7 @@ mod tests {
         thread.join().expect("shard thread")
     }
 
-    fn pair() -> (OwnedFd, std::net::TcpStream) {
+    pub fn pair() -> (OwnedFd, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("address"));
         let (server, _) = listener.accept().expect("accept");
@@ -440,15 +394,16 @@ mod tests {
             let turns = on_shard(driver, move || async move {
                 let turns = Turns::start(driver).expect("eventfd");
                 let (server, mut client) = pair();
-                let socket = Rc::new(Socket::adopt(server, driver).expect("adopt"));
+                rustix::io::ioctl_fionbio(&server, true).expect("a flag");
+                let server = Pollable::adopt(server).expect("adopt");
                 let echoed = Rc::new(Cell::new(false));
-                let reader = (socket.clone(), echoed.clone());
+                let done = echoed.clone();
                 spawn(async move {
-                    reader.0.readable().await.expect("readable");
+                    server.readable().await.expect("readable");
                     let mut buffer = [0; 16];
-                    assert_eq!(reader.0.receive(&mut buffer).expect("receive"), 5);
+                    assert_eq!(rustix::io::read(&server, &mut buffer), Ok(5));
                     sleep(Duration::from_millis(2)).await;
-                    reader.1.set(true);
+                    done.set(true);
                 });
                 io::Write::write_all(&mut client, b"hello").expect("write");
                 let mut count = 0_u64;
@@ -484,26 +439,6 @@ mod tests {
             });
             assert_eq!(count, 100);
             assert!(turn < 20, "{turn} turns for one pause of a hundred tasks");
-        }
-    }
-
-    #[test]
-    fn shutdown_wakes_a_reader() {
-        for driver in drivers() {
-            let end = on_shard(driver, move || async move {
-                let (server, client) = pair();
-                let socket = Rc::new(Socket::adopt(server, driver).expect("adopt"));
-                let other = socket.clone();
-                spawn(async move {
-                    sleep(Duration::from_millis(1)).await;
-                    other.shutdown(Shutdown::Both);
-                });
-                socket.readable().await.expect("readable");
-                let end = socket.receive(&mut [0; 8]).expect("end");
-                drop(client);
-                end
-            });
-            assert_eq!(end, 0);
         }
     }
 

@@ -2,7 +2,11 @@
 //!
 //! Bytes are received into the buffer that all connections of the shard share and decoded there.
 //! Only what is left over, an unfinished message or those behind a pause, moves into a buffer of
-//! the connection's own, so an idle connection holds no buffer at all.
+//! the connection's own.
+//!
+//! A connection with nothing left over rests: it has no buffer, no decoder and no task. What comes
+//! next is handled where it is reported, and a reader's task begins only if that leaves something
+//! to wait for. It ends when the connection rests again.
 //!
 //! Fairness: after a message that costs something (a signature check, a read) the connection
 //! pauses for a turn before it looks at its next one.
@@ -32,12 +36,51 @@ pub enum Flow {
     Login(Box<Event>),
 }
 
-/// Serves a connection to its end. The caller removes it from the table afterwards.
-pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>) {
-    let mut kept = Kept::default();
-    let mut decoder = Decoder::new(shard.config().frame_bytes_max);
-    if head(&shard, &conn, &mut kept).await {
-        messages(&shard, &conn, &mut decoder, &mut kept).await;
+/// What a reader has before it.
+pub struct Reading {
+    decoder: Decoder,
+    kept: Kept,
+    flow: Flow,
+}
+
+impl Reading {
+    /// Of a connection that nothing has come from, or that rests.
+    pub fn new(shard: &Shard) -> Reading {
+        Reading {
+            decoder: Decoder::new(shard.config().frame_bytes_max),
+            kept: Kept::default(),
+            flow: Flow::Go,
+        }
+    }
+
+    /// Whether nothing is lost if it is dropped.
+    fn is_over(&self) -> bool {
+        matches!(self.flow, Flow::Go) && self.kept.is_empty() && self.decoder.is_between_messages()
+    }
+}
+
+/// Handles what has come for a connection at rest. Gives back what is left to be read by a task, and
+/// then it no longer rests.
+pub fn wake(shard: &Rc<Shard>, conn: &Rc<Conn>) -> Option<Reading> {
+    let mut reading = Reading::new(shard);
+    if conn.phase() == Phase::Open && conn.in_flight.get() < WRITES_IN_FLIGHT_MAX {
+        let received = read(shard, conn, &mut reading);
+        let more = conn.socket.may_read() || is_end(&received) || conn.has_ended();
+        if !more && reading.is_over() {
+            return None;
+        }
+    }
+    conn.set_resting(false);
+    Some(reading)
+}
+
+/// Serves a connection to its end, or until it rests. At its end the caller removes it from the table.
+pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>, mut reading: Reading) {
+    if conn.phase() > Phase::Head || head(&shard, &conn, &mut reading.kept).await {
+        messages(&shard, &conn, &mut reading).await;
+        if conn.is_resting() {
+            return;
+        }
         // Who shuts its write side may still read, so it gets the answers that the store owes it.
         while conn.phase() == Phase::Open && conn.in_flight.get() > 0 {
             conn.changed().await;
@@ -45,7 +88,7 @@ pub async fn serve(shard: Rc<Shard>, conn: Rc<Conn>) {
         conn.stream_ended(&shard);
     }
     // A close may be under way in which the peer must not be cut off; then its end is awaited.
-    discard(&shard, &conn, decoder, kept).await;
+    discard(&shard, &conn, reading).await;
     conn.cut(&shard, CloseReason::Lost);
 }
 
@@ -102,8 +145,8 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
                     return false;
                 }
                 conn.opened(Instant::now(), &shard.config());
-                conn.send(shard, |outbox| {
-                    outbox.push_with(|out| handshake::write_switching_protocols(out, key));
+                conn.send(shard, |batch| {
+                    batch.push_with(|out| handshake::write_switching_protocols(out, key));
                 });
                 if !hooks::echoes() {
                     login::greet(shard, conn);
@@ -126,48 +169,57 @@ async fn head(shard: &Rc<Shard>, conn: &Rc<Conn>, kept: &mut Kept) -> bool {
     }
 }
 
-/// Handles messages until a close has been started or the peer is gone.
-async fn messages(shard: &Rc<Shard>, conn: &Rc<Conn>, decoder: &mut Decoder, kept: &mut Kept) {
+/// Handles messages until there are none and the connection rests, a close has been started, or the
+/// peer is gone.
+async fn messages(shard: &Rc<Shard>, conn: &Rc<Conn>, reading: &mut Reading) {
     loop {
+        match std::mem::replace(&mut reading.flow, Flow::Go) {
+            Flow::Go => {}
+            Flow::Turn => shard.turns.next().await,
+            // Boxed: a login is rare, and its state would make every reader's task larger.
+            Flow::Login(event) => Box::pin(login::attend(shard, conn, *event)).await,
+        }
         while conn.in_flight.get() >= WRITES_IN_FLIGHT_MAX && conn.phase() == Phase::Open {
             conn.changed().await;
         }
         if conn.phase() != Phase::Open {
             return;
         }
-        let stopped = if kept.is_empty() {
-            if conn.socket.readable().await.is_err() {
+        if !reading.kept.is_empty() {
+            let (consumed, flow) = decode(shard, conn, &mut reading.decoder, reading.kept.rest());
+            reading.kept.consume(consumed);
+            reading.flow = flow;
+            let unfinished = matches!(reading.flow, Flow::Go) && !reading.kept.is_empty();
+            if unfinished && !conn.has_ended() && !receive(shard, conn, &mut reading.kept).await {
                 return;
             }
-            let mut scratch = shard.scratch.take();
-            let received = conn.socket.receive(&mut scratch);
-            let mut flow = Flow::Go;
-            if let Ok(count) = received {
-                let (consumed, stopped) = decode(shard, conn, decoder, &mut scratch[..count]);
-                kept.append(&scratch[consumed..count]);
-                flow = stopped;
-            }
-            shard.scratch.replace(scratch);
-            if is_end(&received) {
+        } else if conn.socket.may_read() {
+            if is_end(&read(shard, conn, reading)) {
                 return;
             }
-            flow
+            if conn.socket.may_read() && matches!(reading.flow, Flow::Go) {
+                // There is more, and nothing yet has been a pause.
+                reading.flow = Flow::Turn;
+            }
+        } else if reading.is_over() {
+            return conn.set_resting(true);
         } else {
-            let (consumed, flow) = decode(shard, conn, decoder, kept.rest());
-            kept.consume(consumed);
-            let unfinished = matches!(flow, Flow::Go) && !kept.is_empty();
-            if unfinished && !conn.has_ended() && !receive(shard, conn, kept).await {
-                return;
-            }
-            flow
-        };
-        match stopped {
-            Flow::Go => {}
-            Flow::Turn => shard.turns.next().await,
-            // Boxed: a login is rare, and its state would make every idle connection's task larger.
-            Flow::Login(event) => Box::pin(login::attend(shard, conn, *event)).await,
+            conn.readable().await;
         }
     }
+}
+
+/// Receives once and handles what has come. Nothing may be left over from before.
+fn read(shard: &Rc<Shard>, conn: &Rc<Conn>, reading: &mut Reading) -> io::Result<usize> {
+    let mut scratch = shard.scratch.take();
+    let received = conn.socket.receive(&mut scratch);
+    if let Ok(count) = received {
+        let (consumed, flow) = decode(shard, conn, &mut reading.decoder, &mut scratch[..count]);
+        reading.kept.append(&scratch[consumed..count]);
+        reading.flow = flow;
+    }
+    shard.scratch.replace(scratch);
+    received
 }
 
 /// Decodes and handles what is in `bytes`. Returns how many were consumed, and what it stopped for
@@ -221,8 +273,8 @@ fn handle(shard: &Rc<Shard>, conn: &Rc<Conn>, item: Item<'_>) -> Flow {
         }
         Item::Ping(payload) => {
             conn.charge_message(&shard.config().rates, payload.len());
-            conn.send(shard, |outbox| {
-                outbox.push_with(|out| frame::write_frame(out, Opcode::Pong, payload));
+            conn.send(shard, |batch| {
+                batch.push_with(|out| frame::write_frame(out, Opcode::Pong, payload));
             });
         }
         Item::Pong(payload) => {
@@ -244,8 +296,8 @@ fn echo(shard: &Rc<Shard>, conn: &Rc<Conn>, item: &Item<'_>) -> bool {
         Item::Binary(bytes) => (Opcode::Binary, &**bytes),
         _ => return false,
     };
-    conn.send(shard, |outbox| {
-        outbox.push_with(|out| frame::write_frame(out, opcode, payload));
+    conn.send(shard, |batch| {
+        batch.push_with(|out| frame::write_frame(out, opcode, payload));
     });
     true
 }
@@ -289,7 +341,7 @@ pub(super) fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, error: &MessageError) {
         }
         MessageError::Notice(_) => {}
     }
-    conn.send(shard, |outbox| outbox.push_text(|out| error.write(out)));
+    conn.send(shard, |batch| batch.push_text(|out| error.write(out)));
 }
 
 /// The peer broke the protocol: say so, where it can still be said.
@@ -305,8 +357,8 @@ fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
             Fault::TooManyFragments => format!("invalid: {}", fault.text()),
             _ => format!("invalid: a message has at most {bytes} bytes"),
         };
-        conn.send(shard, |outbox| {
-            outbox.push_text(|out| message::write_notice(out, &notice));
+        conn.send(shard, |batch| {
+            batch.push_text(|out| message::write_notice(out, &notice));
         });
     }
     conn.close(shard, why, Some(fault.close_code()), fault.text());
@@ -314,12 +366,12 @@ fn broken(shard: &Rc<Shard>, conn: &Rc<Conn>, fault: Fault) {
 
 /// After a close was started: reads and throws away, so that the close is not destroyed by a
 /// reset, until the peer's Close or its end. The sweep cuts off who takes too long.
-async fn discard(shard: &Shard, conn: &Conn, decoder: Decoder, mut kept: Kept) {
+async fn discard(shard: &Shard, conn: &Conn, reading: Reading) {
     if conn.phase() <= Phase::Open {
         // The peer is gone without a word.
         return;
     }
-    let mut decoder = Some(decoder);
+    let (mut decoder, mut kept) = (Some(reading.decoder), reading.kept);
     loop {
         decoder = decoder.and_then(|decoder| look_for_close(conn, decoder, &mut kept));
         if conn.phase() == Phase::Cut || conn.peer_is_done() && conn.phase() == Phase::Told {
@@ -358,9 +410,11 @@ fn look_for_close(conn: &Conn, mut decoder: Decoder, kept: &mut Kept) -> Option<
 /// Waits for bytes and appends them to `kept`. Returns false when the peer is gone.
 async fn receive(shard: &Shard, conn: &Conn, kept: &mut Kept) -> bool {
     loop {
-        if conn.socket.readable().await.is_err() {
-            return false;
+        if conn.socket.may_read() {
+            // The last read had no room for all that was there: others first.
+            shard.turns.next().await;
         }
+        conn.readable().await;
         let mut scratch = shard.scratch.take();
         let received = conn.socket.receive(&mut scratch);
         if let Ok(count) = received {

@@ -29,6 +29,8 @@ pub struct Sub {
     pub held: Option<Vec<(u64, Shared)>>,
 }
 
+const _: () = assert!(size_of::<Option<Sub>>() <= 64);
+
 /// The sequence of an event that is not stored: no history can hold it.
 pub const EPHEMERAL: u64 = u64::MAX;
 
@@ -86,32 +88,48 @@ impl Conn {
         self.with_sub(key, |sub| sub.watermark = watermark);
     }
 
-    /// Takes a live event that a subscription matches: queues it, holds it back until the end of
-    /// history, or leaves it to the history. `sequence` is [`EPHEMERAL`] for events not stored.
-    pub fn offer(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, sequence: u64, event: &Shared) {
+    /// Takes live events, each with its sequence, that subscriptions of this connection match: queues
+    /// them, holds them back until the end of history, or leaves them to the history. The sequence of
+    /// events not stored is [`EPHEMERAL`].
+    pub fn offer<'a>(
+        self: &Rc<Self>,
+        shard: &Rc<Shard>,
+        offers: impl Iterator<Item = (SubKey, u64, &'a Shared)>,
+    ) {
         if self.phase.get() != Phase::Open {
             return;
         }
-        if sealed::is_sealed(event.kind()) && !self.viewer().may_see(event) {
-            return;
+        let (mut delivered, mut held_back) = (0, 0);
+        {
+            let mut subs = self.subs.borrow_mut();
+            let mut outbox = self.outbox.borrow_mut();
+            for (key, sequence, event) in offers {
+                if sealed::is_sealed(event.kind()) && !self.viewer().may_see(event) {
+                    continue;
+                }
+                let Some(Some(sub)) = subs.get_mut(key.0 as u32 as usize) else {
+                    continue;
+                };
+                match &mut sub.held {
+                    Some(held) => {
+                        held.push((sequence, event.clone()));
+                        held_back += event.json().len();
+                    }
+                    None if sequence <= sub.watermark => {}
+                    None => {
+                        let batch = outbox.batch(|| shard.spare_batch());
+                        batch.push_live(&sub.id, event);
+                        delivered += 1;
+                    }
+                }
+            }
         }
-        let queued = self.with_sub(key, |sub| match &mut sub.held {
-            Some(held) => {
-                held.push((sequence, event.clone()));
-                self.held_bytes
-                    .set(self.held_bytes.get() + event.json().len());
-                true
-            }
-            None if sequence <= sub.watermark => false,
-            None => {
-                let mut outbox = self.outbox.borrow_mut();
-                outbox.push_live(&sub.id, event);
-                shard.metrics.events_delivered.increment(1);
-                true
-            }
-        });
-        if queued == Some(true) {
+        self.held_bytes.set(self.held_bytes.get() + held_back);
+        if delivered > 0 {
+            shard.metrics.events_delivered.increment(delivered);
             self.write_soon(shard);
+        }
+        if delivered > 0 || held_back > 0 {
             self.within_bounds(shard);
         }
     }
@@ -121,14 +139,15 @@ impl Conn {
     pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, hint: Option<EoseHint>) {
         let held = self.with_sub(key, |sub| {
             let held = sub.held.take().unwrap_or_default();
-            let mut outbox = self.outbox.borrow_mut();
-            outbox.push_text(|out| message::write_eose(out, &sub.id, hint));
-            for (sequence, event) in &held {
-                if *sequence == EPHEMERAL || *sequence > sub.watermark {
-                    outbox.push_live(&sub.id, event);
-                    shard.metrics.events_delivered.increment(1);
+            self.queue(shard, |batch| {
+                batch.push_text(|out| message::write_eose(out, &sub.id, hint));
+                for (sequence, event) in &held {
+                    if *sequence == EPHEMERAL || *sequence > sub.watermark {
+                        batch.push_live(&sub.id, event);
+                        shard.metrics.events_delivered.increment(1);
+                    }
                 }
-            }
+            });
             held
         });
         self.release_held(held.as_deref().unwrap_or_default());

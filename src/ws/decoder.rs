@@ -101,6 +101,11 @@ impl Decoder {
         }
     }
 
+    /// Whether no message is under way, so that a new decoder would do as well.
+    pub fn is_between_messages(&self) -> bool {
+        self.state == State::Idle
+    }
+
     /// Takes the next frame off the start of `input`: all bytes received and not yet consumed. A
     /// frame that is taken is unmasked in place.
     ///

@@ -51,6 +51,8 @@ pub use access::{Access, List, Screen};
 pub use copy::{Backup, CompactError, Compacted, CopyError, Watch};
 pub use deletion::Gone;
 pub use lock::FolderLock;
+#[doc(hidden)] // For benches/plan.rs.
+pub use plan::plan;
 pub use query::{Budget, Count, Progress, Query, QueryBounds};
 pub use reader::{Found, Reader};
 pub use size::Usage;
