@@ -445,6 +445,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("BUZZ_METRICS_BIND", "127.0.0.1"),
     ("BUZZ_METRICS_PORT", "4002"),
     ("BUZZ_SHARDS", "1"),
+    ("BUZZ_TAKE_OVER", "true"),
     ("BUZZ_IO_DRIVER", "epoll"),
     ("BUZZ_STORE", "postgres"),
     ("BUZZ_DATA_DIR", "/x"),

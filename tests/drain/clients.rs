@@ -53,7 +53,7 @@ fn with_a_full_queue() -> (Relay, Raw) {
         .set("BUZZ_OUTBOX_HARD_BYTES", 64 << 20)
         .set("BUZZ_OUTBOX_SOFT_BYTES", 64 << 20);
     let relay = launch.start();
-    let mut full = Raw::upgraded(relay.address);
+    let mut full = raw::slow_socket(relay.address);
     full.send(raw::text(r#"["REQ","all",{"limit":0}]"#));
     assert_eq!(full.frame().text(), r#"["EOSE","all"]"#);
     let mut publisher = Raw::upgraded(relay.address);
@@ -61,6 +61,11 @@ fn with_a_full_queue() -> (Relay, Raw) {
     relay.await_metric("buzz_events_delivered_total", &[], |count| {
         count >= MANY as f64
     });
+    // Queued is not written: the shard has had its turn of writing when it answers something new.
+    for _ in 0..2 {
+        publisher.send(raw::text(r#"["REQ","turn",{"limit":0}]"#));
+        assert_eq!(publisher.frame().text(), r#"["EOSE","turn"]"#);
+    }
     (relay, full)
 }
 
