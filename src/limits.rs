@@ -493,6 +493,9 @@ pub const CLOSES_AT_ONCE_MAX: usize = 64;
 /// Connections that are taken from one accept queue before its listener closes. The queue holds
 /// half of that; the rest is for those that arrive meanwhile.
 pub const ACCEPTS_AT_STOP_MAX: usize = 2 * ACCEPT_BACKLOG as usize;
+/// Longest wait of a command for the control socket, and for an answer that is given at once: longer
+/// than a reload waits for the shards.
+pub const CONTROL_ANSWER_WAIT: Duration = Duration::from_secs(15);
 /// Longest life of a connection to the control socket, in milliseconds: it may wait for a drain with
 /// the longest times that can be set.
 pub const CONTROL_CONNECTION_MS_MAX: u64 =

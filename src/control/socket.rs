@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::task::JoinHandle;
 
 use super::bounded::{Bounded, Brief, Lease};
-use crate::limits::{ADMIN_CONNECTIONS_MAX, CONTROL_CONNECTION_MS_MAX};
+use crate::limits::{ADMIN_CONNECTIONS_MAX, CONTROL_ANSWER_WAIT, CONTROL_CONNECTION_MS_MAX};
 
 /// The control socket's name in the data folder.
 pub const NAME: &str = "control.sock";
@@ -176,9 +176,10 @@ impl Drop for Running {
 ///
 /// # Errors
 ///
-/// `NotFound` or `ConnectionRefused` when none does.
+/// `NotFound` or `ConnectionRefused` when none does; `WouldBlock` when it takes no connection for
+/// [`CONTROL_ANSWER_WAIT`].
 pub fn connect(dir: &Path) -> io::Result<UnixStream> {
-    with_short_path(dir, NAME, |path| UnixStream::connect(path))
+    connect_to(dir, NAME, SocketType::STREAM)
 }
 
 /// Connects to the socket of hand-overs of the relay that runs on `dir`. What it gives keeps records
@@ -186,14 +187,21 @@ pub fn connect(dir: &Path) -> io::Result<UnixStream> {
 ///
 /// # Errors
 ///
-/// `NotFound` or `ConnectionRefused` when none does, or none that hands over.
+/// `NotFound` or `ConnectionRefused` when none does, or none that hands over; `WouldBlock` as above.
 pub fn connect_records(dir: &Path) -> io::Result<UnixStream> {
-    let socket = new(SocketType::SEQPACKET)?;
-    with_short_path(dir, HAND_OVER_NAME, |path| {
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    connect_to(dir, HAND_OVER_NAME, SocketType::SEQPACKET)
+}
+
+fn connect_to(dir: &Path, name: &str, kind: SocketType) -> io::Result<UnixStream> {
+    let stream = UnixStream::from(new(kind)?);
+    // A queue that is full holds up whoever connects for as long as a write.
+    stream.set_write_timeout(Some(CONTROL_ANSWER_WAIT))?;
+    with_short_path(dir, name, |path| {
+        rustix::net::connect(&stream, &SocketAddrUnix::new(path)?)?;
         Ok(())
     })?;
-    Ok(UnixStream::from(socket))
+    stream.set_write_timeout(None)?;
+    Ok(stream)
 }
 
 fn new(kind: SocketType) -> rustix::io::Result<OwnedFd> {
