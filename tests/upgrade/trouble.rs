@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use buzz_uring::secret::Secret;
 use buzz_uring::store::postgres::testing::{Cluster, Proxy};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Signal;
 
 use crate::common::database::{cluster, database, on};
@@ -189,12 +189,14 @@ async fn an_embedded_store_has_nothing_to_take_over() {
     serves(old.address, 1).await;
 }
 
+fn seqpacket() -> OwnedFd {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).expect("a socket")
+}
+
 /// Says one word on the socket and gives the answer.
 fn say(old: &Relay, word: &str) -> String {
-    let family = AddressFamily::UNIX;
-    let socket: OwnedFd =
-        rustix::net::socket_with(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .expect("a socket");
+    let socket = seqpacket();
     let path = old.data_dir().join("hand-over.sock");
     let address = SocketAddrUnix::new(&path).expect("an address");
     rustix::net::connect(&socket, &address).expect("a connection");
@@ -217,4 +219,31 @@ async fn another_protocol_and_no_protocol_are_refused() {
     assert!(say(&scene.old, "\"ready\"").contains("refused"));
     assert_eq!(say(&scene.old, "GET / HTTP/1.1"), "");
     scene.goes_on(10).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_one_waits_for_an_answer_whatever_interrupts_it() {
+    let Some(cluster) = cluster() else { return };
+    let launch = on(&database(cluster));
+    std::fs::create_dir_all(launch.data_dir()).expect("a folder");
+    // In place of an old one that takes its time.
+    let listener = seqpacket();
+    let path = launch.data_dir().join("hand-over.sock");
+    let address = SocketAddrUnix::new(&path).expect("an address");
+    rustix::net::bind(&listener, &address).expect("a socket of our own");
+    rustix::net::listen(&listener, 1).expect("a socket of our own");
+    let mut new = taker(&launch).spawn();
+    let stream = rustix::net::accept(&listener).expect("the new one");
+    let mut hello = [0; 4_096];
+    rustix::net::recv(&stream, &mut hello, RecvFlags::empty()).expect("its first word");
+    let mut told = 0;
+    until("it was told often", || {
+        new.signal(Signal::HUP);
+        told += 1;
+        (told == 50).then_some(())
+    });
+    let word = br#"{"refused":{"why":"not today"}}"#;
+    rustix::net::send(&stream, word, SendFlags::empty()).expect("it waits");
+    let exit = new.wait_exit(WAIT).expect("its end");
+    exit.expect(1, &["the running relay does not hand over: not today"]);
 }

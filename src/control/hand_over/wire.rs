@@ -8,6 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -88,12 +89,16 @@ pub fn send(socket: impl AsFd, word: &Word, descriptors: &[BorrowedFd<'_>]) -> i
         let fits = beside.push(SendAncillaryMessage::ScmRights(descriptors));
         assert!(fits, "{} descriptors at once", descriptors.len());
     }
-    rustix::net::sendmsg(
-        socket,
-        &[IoSlice::new(&text)],
-        &mut beside,
-        SendFlags::NOSIGNAL,
-    )?;
+    // A wait with a time limit is not taken up again by itself after a signal, or after work that
+    // the kernel does for a ring of this thread.
+    retry_on_intr(|| {
+        rustix::net::sendmsg(
+            &socket,
+            &[IoSlice::new(&text)],
+            &mut beside,
+            SendFlags::NOSIGNAL,
+        )
+    })?;
     Ok(())
 }
 
@@ -107,12 +112,14 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<(Word, Vec<OwnedFd>)>> {
     let mut text = [0; HAND_OVER_WORD_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut text)],
-        &mut beside,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let received = retry_on_intr(|| {
+        rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut text)],
+            &mut beside,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
     let mut descriptors = Vec::new();
     for message in beside.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
