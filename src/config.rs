@@ -30,7 +30,7 @@ mod retention;
 #[cfg(test)]
 mod tests;
 
-pub use given::Given;
+pub use given::{Given, Meeting};
 pub use machine::Machine;
 pub use network::Network;
 use read::{Reader, Resolved};
@@ -289,9 +289,7 @@ impl Config {
             bind,
             health,
             metrics,
-            data_dir: reader
-                .value("BUZZ_DATA_DIR", "the path of a folder", read::free_text)
-                .into(),
+            data_dir: data_dir(reader),
             store,
             db_pool: reader.count("BUZZ_DB_POOL_SIZE", 1..=limits::DB_POOL_MAX),
             db_read_pool: reader.count("BUZZ_DB_READ_POOL_SIZE", 1..=limits::DB_POOL_MAX),
@@ -371,21 +369,26 @@ impl Config {
     }
 }
 
+fn data_dir(reader: &mut Reader<'_>) -> PathBuf {
+    let form = "the path of a folder";
+    reader.value("BUZZ_DATA_DIR", form, read::free_text).into()
+}
+
+fn admin(reader: &mut Reader<'_>, address: &'static str, port: &'static str) -> SocketAddr {
+    let form = "an IP address, such as 127.0.0.1 or ::";
+    let address = reader.value(address, form, |text| text.parse::<IpAddr>().ok());
+    let port = reader.number(port, 0..=u64::from(u16::MAX)) as u16;
+    SocketAddr::new(address, port)
+}
+
 fn addresses(reader: &mut Reader<'_>) -> (SocketAddr, SocketAddr, SocketAddr) {
     let bind = reader.value(
         "BUZZ_BIND_ADDR",
         "an IP address and a port, such as 127.0.0.1:3000 or [::]:3000",
         |text| text.parse::<SocketAddr>().ok(),
     );
-    let form = "an IP address, such as 127.0.0.1 or ::";
-    let ports = 0..=u64::from(u16::MAX);
-    let mut admin = |address, port| {
-        let address = reader.value(address, form, |text| text.parse::<IpAddr>().ok());
-        let port = reader.number(port, ports.clone()) as u16;
-        SocketAddr::new(address, port)
-    };
-    let health = admin("BUZZ_HEALTH_BIND", "BUZZ_HEALTH_PORT");
-    let metrics = admin("BUZZ_METRICS_BIND", "BUZZ_METRICS_PORT");
+    let health = admin(reader, "BUZZ_HEALTH_BIND", "BUZZ_HEALTH_PORT");
+    let metrics = admin(reader, "BUZZ_METRICS_BIND", "BUZZ_METRICS_PORT");
 
     let named = [
         ("BUZZ_BIND_ADDR", bind),
@@ -435,9 +438,11 @@ fn store(reader: &mut Reader<'_>) -> StoreKind {
     }
     let words = [("embedded", Word::Embedded), ("postgres", Word::Postgres)];
     let word = reader.word("BUZZ_STORE", &words);
-    let form = "a postgres:// or postgresql:// URL, or the key=value form";
-    let url = reader.secret("DATABASE_URL", form, |_| true);
-    let read_url = reader.secret("READ_DATABASE_URL", form, |_| true);
+    let form = "postgres://user:password@host:port/database";
+    // The embedded store has no use for them, whatever they are.
+    let accepts = |text: &str| matches!(word, Word::Embedded) || read::is_database_url(text);
+    let url = reader.secret("DATABASE_URL", form, accepts);
+    let read_url = reader.secret("READ_DATABASE_URL", form, accepts);
     match (word, url) {
         (Word::Embedded, _) => StoreKind::Embedded,
         (Word::Postgres, Some(url)) => StoreKind::Postgres { url, read_url },

@@ -1,11 +1,11 @@
 //! The relay's door: parse, start, wait, exit code.
-#![allow(unsafe_code)] // For one call: what the service manager hands to the process.
+#![allow(unsafe_code)] // For what the process inherits: sockets of the service manager, a signal.
 
 use std::io::{ErrorKind, Write};
 use std::process::exit;
 
 use buzz_uring::cli::{self, CliError, Command};
-use buzz_uring::config::{Config, Given, Machine};
+use buzz_uring::config::{Config, Given, Machine, Meeting};
 use buzz_uring::control::activation::{InheritError, Inherited};
 use buzz_uring::control::{access, backup, command, logs, migrate, reload, start, transfer};
 use buzz_uring::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
@@ -17,18 +17,66 @@ use buzz_uring::metrics;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    // SAFETY: the first thing that the process does.
+    // A relay that starts is not ended by being told to read its settings again. Its own handler comes
+    // later, with the runtime.
+    // SAFETY: no handler is put in place.
+    let on_hang_up = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    // SAFETY: the process has one thread, and has opened nothing.
     let inherited = unsafe { Inherited::take() };
     exit(match cli::parse(std::env::args_os(), std::env::vars_os()) {
         Ok((command, raw)) => {
+            if command != Command::Run {
+                // SAFETY: what it was before.
+                unsafe { libc::signal(libc::SIGHUP, on_hang_up) };
+            }
             let given = Given::new(raw, Machine::probe());
-            match given.load() {
-                Ok(config) => run(command, config, given, inherited),
-                Err(error) => fail(EXIT_CONFIG, &error),
+            match ask_running(&command, &given) {
+                Some(code) => code,
+                None => match given.load() {
+                    Ok(config) => run(command, config, given, inherited),
+                    Err(error) => fail(EXIT_CONFIG, &error),
+                },
             }
         }
         Err(CliError::Asked(text)) => print(&text),
         Err(error) => fail(EXIT_CONFIG, &error),
+    })
+}
+
+/// Does what only asks a relay that runs; `None` for everything else.
+fn ask_running(command: &Command, given: &Given) -> Option<i32> {
+    let met = |ask: &dyn Fn(Meeting) -> i32| match given.meeting() {
+        Ok(meeting) => ask(meeting),
+        Err(error) => fail(EXIT_CONFIG, &error),
+    };
+    Some(match command {
+        Command::Drain { wait } => met(&|at| {
+            command::drain_relay(&at.data_dir, *wait)
+                .unwrap_or_else(|error| fail(EXIT_FAILED, &error))
+        }),
+        Command::Reload => met(&|at| said(reload::command::reload(&at.data_dir))),
+        Command::LogLevel { level } => {
+            met(&|at| said(reload::command::log_level(&at.data_dir, level.as_deref())))
+        }
+        Command::Health { ready } => met(&|at| match health::ask(at.health, *ready) {
+            Ok(answer) => print(&format!("{answer}\n")),
+            Err(error) => fail(EXIT_FAILED, &error),
+        }),
+        Command::Status { json, url } => met(&|at| match Source::new(url.as_deref(), at.health) {
+            Ok(source) => match status::run(&source, *json) {
+                Ok(report) => print(&report.text).max(report.exit_code),
+                Err(error) => fail(EXIT_FAILED, &error),
+            },
+            Err(error) => fail(EXIT_CONFIG, &error),
+        }),
+        Command::Top { url } => met(&|at| match Source::new(url.as_deref(), at.health) {
+            Ok(source) => match top::run(source) {
+                Ok(()) => EXIT_CLEAN,
+                Err(error) => fail(EXIT_FAILED, &error),
+            },
+            Err(error) => fail(EXIT_CONFIG, &error),
+        }),
+        _ => return None,
     })
 }
 
@@ -37,41 +85,9 @@ type Opened = Result<Inherited, InheritError>;
 
 fn run(command: Command, config: Config, given: Given, inherited: Opened) -> i32 {
     match command {
-        Command::CheckConfig => {
-            print!("{}", config.render());
-            EXIT_CLEAN
-        }
-        Command::Drain { wait } => command::drain_relay(&config.data_dir, wait)
-            .unwrap_or_else(|error| fail(EXIT_FAILED, &error)),
-        Command::Reload => reload::command::reload(&config.data_dir)
-            .unwrap_or_else(|(code, error)| fail(code, &error)),
-        Command::LogLevel { level } => {
-            reload::command::log_level(&config.data_dir, level.as_deref())
-                .unwrap_or_else(|(code, error)| fail(code, &error))
-        }
+        Command::CheckConfig => print(&config.render()),
         Command::Access(asked) => access::command::run(&config, &asked)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
-        Command::Health { ready } => match health::ask(config.health, ready) {
-            Ok(answer) => {
-                println!("{answer}");
-                EXIT_CLEAN
-            }
-            Err(error) => fail(EXIT_FAILED, &error),
-        },
-        Command::Status { json, url } => match Source::new(url.as_deref(), config.health) {
-            Ok(source) => match status::run(&source, json) {
-                Ok(report) => print(&report.text).max(report.exit_code),
-                Err(error) => fail(EXIT_FAILED, &error),
-            },
-            Err(error) => fail(EXIT_CONFIG, &error),
-        },
-        Command::Top { url } => match Source::new(url.as_deref(), config.health) {
-            Ok(source) => match top::run(source) {
-                Ok(()) => EXIT_CLEAN,
-                Err(error) => fail(EXIT_FAILED, &error),
-            },
-            Err(error) => fail(EXIT_CONFIG, &error),
-        },
         Command::Import => transfer::command::import(&config)
             .unwrap_or_else(|error| fail(error.exit_code(), &error)),
         Command::Export(asked) => transfer::command::export(&config, &asked)
@@ -86,6 +102,12 @@ fn run(command: Command, config: Config, given: Given, inherited: Opened) -> i32
             migrate::run(&config, check).unwrap_or_else(|error| fail(EXIT_FAILED, &error))
         }
         Command::Run => serve(config, given, inherited),
+        Command::Drain { .. }
+        | Command::Reload
+        | Command::LogLevel { .. }
+        | Command::Health { .. }
+        | Command::Status { .. }
+        | Command::Top { .. } => unreachable!("done by ask_running"),
     }
 }
 
@@ -107,6 +129,14 @@ fn serve(config: Config, given: Given, inherited: Opened) -> i32 {
     });
     logs.flush();
     code
+}
+
+/// Prints what a relay has said.
+fn said(answer: Result<String, (i32, String)>) -> i32 {
+    match answer {
+        Ok(text) => print(&format!("{text}\n")),
+        Err((code, error)) => fail(code, &error),
+    }
 }
 
 /// Prints a text. Whoever reads may have seen enough before its end.

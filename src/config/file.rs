@@ -63,6 +63,11 @@ pub fn read(path: &Path) -> Result<SettingsFile, ConfigError> {
     Ok(SettingsFile { lines, note })
 }
 
+/// Reads the lines of a file that can be read, for whoever only looks for one of them.
+pub fn read_what_is_sound(path: &Path) -> Vec<FileLine> {
+    read_text(path).map_or_else(|_| Vec::new(), |(text, _)| sort(&text).0)
+}
+
 /// A file's text and mode.
 fn read_text(path: &Path) -> Result<(String, u32), String> {
     let system = |error: io::Error| format!("the settings file cannot be read: {error}");
@@ -91,7 +96,18 @@ fn read_text(path: &Path) -> Result<(String, u32), String> {
 }
 
 /// Reads lines. The second form of an answer is every line that is wrong, with its number from 1.
-fn parse(text: &str) -> Result<Vec<FileLine>, Vec<(usize, String)>> {
+fn parse(text: &str) -> Result<Vec<FileLine>, Vec<Fault>> {
+    match sort(text) {
+        (lines, faults) if faults.is_empty() => Ok(lines),
+        (_, faults) => Err(faults),
+    }
+}
+
+/// The number of a line, and what is wrong with it.
+type Fault = (usize, String);
+
+/// Lines that are sound, and those that are not.
+fn sort(text: &str) -> (Vec<FileLine>, Vec<Fault>) {
     let mut lines: Vec<FileLine> = Vec::new();
     let mut faults = Vec::new();
     for (number, text) in (1..).zip(text.lines()) {
@@ -113,11 +129,7 @@ fn parse(text: &str) -> Result<Vec<FileLine>, Vec<(usize, String)>> {
             Err(fault) => faults.push((number, fault)),
         }
     }
-    if faults.is_empty() {
-        Ok(lines)
-    } else {
-        Err(faults)
-    }
+    (lines, faults)
 }
 
 fn parse_line(number: usize, text: &str) -> Result<FileLine, String> {

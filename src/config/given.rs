@@ -1,8 +1,10 @@
 //! Where the settings come from: what was typed, the settings file, and the machine.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, Machine, file};
+use super::read::Reader;
+use super::{Config, ConfigError, Machine, admin, data_dir, file};
 use crate::cli::{CONFIG, Raw};
 
 /// What a configuration is made of. Kept while the relay runs, so that its file can be read again.
@@ -10,6 +12,15 @@ use crate::cli::{CONFIG, Raw};
 pub struct Given {
     raw: Raw,
     machine: Machine,
+}
+
+/// Where a running relay answers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Meeting {
+    /// The folder that its control socket is in.
+    pub data_dir: PathBuf,
+    /// Its health server.
+    pub health: SocketAddr,
 }
 
 impl Given {
@@ -21,6 +32,26 @@ impl Given {
     /// The settings file, if one was named.
     pub fn file(&self) -> Option<&Path> {
         self.raw.get(CONFIG).map(|(path, _)| Path::new(path))
+    }
+
+    /// Where the relay of these settings is met. Nothing else is judged: whoever asks a relay that runs
+    /// must not fail by a line that the relay has not taken over.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the two.
+    pub fn meeting(&self) -> Result<Meeting, ConfigError> {
+        let lines = self.file().map(file::read_what_is_sound);
+        let raw = match (self.file(), lines) {
+            (Some(path), Some(lines)) => self.raw.over_file(path, &lines),
+            _ => self.raw.clone(),
+        };
+        let mut reader = Reader::new(&raw);
+        let meeting = Meeting {
+            data_dir: data_dir(&mut reader),
+            health: admin(&mut reader, "BUZZ_HEALTH_BIND", "BUZZ_HEALTH_PORT"),
+        };
+        reader.finish().map(|_| meeting)
     }
 
     /// Reads the settings file, if one was named, and makes the configuration. Blocks.

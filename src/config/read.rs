@@ -250,6 +250,25 @@ pub(super) fn free_text(text: &str) -> Option<String> {
     (fits && !text.chars().any(char::is_control)).then(|| text.to_owned())
 }
 
+/// Whether it looks like a database URL: the scheme, a host, and ports that are numbers. The rest is
+/// the store's to judge.
+pub(super) fn is_database_url(text: &str) -> bool {
+    let schemes = ["postgres://", "postgresql://"];
+    let Some(rest) = schemes.iter().find_map(|scheme| text.strip_prefix(scheme)) else {
+        return false;
+    };
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let hosts = authority.rsplit('@').next().unwrap_or_default();
+    // A host may also be a parameter.
+    hosts.split(',').all(|host| {
+        let port = match host.rsplit_once(':') {
+            Some((_, port)) if !port.ends_with(']') => port,
+            _ => "",
+        };
+        port.is_empty() || port.parse::<u16>().is_ok()
+    })
+}
+
 fn row(variable: &str) -> &'static Setting {
     setting(variable).expect("only variables of the table are read")
 }

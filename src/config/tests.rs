@@ -620,3 +620,55 @@ fn a_fault_of_the_file_s_value_is_told_with_its_line() {
     assert!(!shown.contains("hush"), "{shown}");
     assert!(!format!("{config:?}").contains("hush"));
 }
+
+#[test]
+fn a_database_url_of_another_form_is_told_at_the_start() {
+    let with = |url| {
+        resolve(&[("BUZZ_STORE", "postgres"), ("DATABASE_URL", url)]).map(|config| config.store)
+    };
+    for sound in [
+        "postgres://u:p@localhost:5432/b",
+        "postgresql://u@[::1]/b",
+        "postgres://u:p%40:@[::1]:5432,other/b?sslmode=disable",
+        "postgres:///b?host=/run/postgresql",
+    ] {
+        assert!(with(sound).is_ok(), "{sound}");
+    }
+    for wrong in [
+        "mysql://hush@localhost/b",
+        "host=localhost password=hush",
+        "postgres://u:hush@localhost:xx/b",
+        "postgres://u:hush@localhost:99999/b",
+    ] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("DATABASE_URL"), "{error}");
+        assert!(!error.contains("hush"), "{error}");
+    }
+}
+
+#[test]
+fn who_meets_a_running_relay_fails_by_no_other_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "BUZZ_HEALTH_PORT=81\nBUZZ_NAM=a\nBUZZ_SHARDS=many\nBUZZ_DATA_DIR=/data\nwhat\n";
+    std::fs::write(file.path(), text).unwrap();
+    let given = |options: &[(&str, &str)]| {
+        let env = options
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
+        Given::new(raw, machine(MACHINE_DESCRIPTORS))
+    };
+    let path = file.path().to_str().unwrap();
+    let wrong = given(&[("BUZZ_CONFIG", path), ("BUZZ_HEALTH_BIND", "127.0.0.1")]);
+    assert!(wrong.load().is_err());
+    let meeting = wrong.meeting().unwrap();
+    assert_eq!(meeting.data_dir, std::path::Path::new("/data"));
+    assert_eq!(meeting.health, "127.0.0.1:81".parse().unwrap());
+    let gone = given(&[("BUZZ_CONFIG", "/not/there"), ("BUZZ_DATA_DIR", "/x")]);
+    assert!(gone.load().is_err());
+    assert_eq!(gone.meeting().unwrap().data_dir, std::path::Path::new("/x"));
+    let junk = given(&[("BUZZ_HEALTH_PORT", "junk")])
+        .meeting()
+        .unwrap_err();
+    assert!(junk.to_string().contains("BUZZ_HEALTH_PORT"), "{junk}");
+}

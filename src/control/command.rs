@@ -117,7 +117,8 @@ pub fn drain_relay(dir: &Path, wait: bool) -> Result<i32, String> {
     } else {
         ask(dir, "POST", "/drain")?.1
     };
-    println!("{told}");
+    // The relay drains, whether anybody reads of it or not.
+    let _ = writeln!(io::stdout(), "{told}");
     Ok(match told["exit_code"].as_i64() {
         Some(code) => i32::try_from(code).unwrap_or(EXIT_FAILED),
         // It has only just begun.

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{File, HUSH, hang_up, info, lines, says};
+use super::{File, HUSH, REFUSED, hang_up, info, lines, says};
 use crate::common::{Exit, Launch, Relay, WAIT, raw, until};
 
 /// What a command says that is run beside the relay.
@@ -127,5 +127,38 @@ fn on_the_health_port_only_this_machine_may() {
     }
     assert_eq!(relay.status()["log_level"], "info");
     relay.signal(Signal::TERM);
+    relay.wait_exit(WAIT).expect(0, &[]);
+}
+
+#[test]
+fn commands_to_a_running_relay_fail_by_no_line_that_it_has_not_taken() {
+    let file = File::new("BUZZ_NAME=before");
+    let mut relay = file.launch().start();
+    let own = file
+        .launch()
+        .folder(relay.data_dir())
+        .set("BUZZ_HEALTH_PORT", relay.health.port());
+    let run = |arguments: &[&str]| {
+        let launch = arguments
+            .iter()
+            .fold(own.clone(), |launch, one| launch.arg(one));
+        launch.run()
+    };
+    for text in [Some("BUZZ_NAM=after\nBUZZ_SHARDS=many"), None] {
+        match text {
+            Some(text) => file.write(text),
+            None => std::fs::remove_file(file.path()).expect("our own file"),
+        }
+        for command in ["health", "status", "log-level"] {
+            run(&[command]).expect(0, &[]);
+        }
+        // It is the relay that judges them, and says so in its log too.
+        run(&["reload"]).expect(64, &[&file.shown()]);
+        let told = lines(&relay.output())
+            .iter()
+            .any(|line| says(line, REFUSED));
+        assert!(told, "{}", relay.output());
+    }
+    run(&["drain", "--wait"]).expect(0, &[]);
     relay.wait_exit(WAIT).expect(0, &[]);
 }

@@ -6,18 +6,17 @@ use serde_json::Value;
 
 use super::level_of;
 use crate::control::command::ask;
-use crate::error::{EXIT_CLEAN, EXIT_CONFIG, EXIT_FAILED};
+use crate::error::{EXIT_CONFIG, EXIT_FAILED};
 
 /// Why a command did nothing: the exit code, and what to print.
 type Failed = (i32, String);
 
-/// Lets the relay that runs on `dir` read its settings again, and prints what has changed. Returns
-/// the exit code.
+/// Lets the relay that runs on `dir` read its settings again, and says what has changed.
 ///
 /// # Errors
 ///
 /// With [`EXIT_CONFIG`] what is wrong with the settings, else why nothing was read.
-pub fn reload(dir: &Path) -> Result<i32, Failed> {
+pub fn reload(dir: &Path) -> Result<String, Failed> {
     let told = answered(ask(dir, "POST", "/reload"))?;
     let changed = told["changed"].as_array().into_iter().flatten();
     let needing = told["need_restart"].as_array().into_iter().flatten();
@@ -31,20 +30,18 @@ pub fn reload(dir: &Path) -> Result<i32, Failed> {
     if lines.is_empty() {
         lines.push("nothing has changed".to_owned());
     }
-    println!("{}", lines.join("\n"));
-    Ok(EXIT_CLEAN)
+    Ok(lines.join("\n"))
 }
 
-/// Prints the log level of the relay that runs on `dir`, or sets it. Returns the exit code.
+/// Says the log level of the relay that runs on `dir`, or sets it.
 ///
 /// # Errors
 ///
 /// With [`EXIT_CONFIG`] that there is no such level, else why it was not set.
-pub fn log_level(dir: &Path, level: Option<&str>) -> Result<i32, Failed> {
+pub fn log_level(dir: &Path, level: Option<&str>) -> Result<String, Failed> {
     let Some(level) = level else {
         let told = answered(ask(dir, "GET", "/log-level"))?;
-        println!("{}", text(&told["log_level"]));
-        return Ok(EXIT_CLEAN);
+        return Ok(text(&told["log_level"]).to_owned());
     };
     if level_of(level).is_none() {
         let words = super::words();
@@ -55,8 +52,7 @@ pub fn log_level(dir: &Path, level: Option<&str>) -> Result<i32, Failed> {
     let path = format!("/log-level?level={level}");
     let told = answered(ask(dir, "POST", &path))?;
     let [level, was] = ["log_level", "was"].map(|name| text(&told[name]));
-    println!("{level} (was {was})");
-    Ok(EXIT_CLEAN)
+    Ok(format!("{level} (was {was})"))
 }
 
 /// What was told, if that is not an error.
