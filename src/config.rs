@@ -15,7 +15,7 @@ use axum::http::Uri;
 use tracing::level_filters::LevelFilter;
 
 use crate::bucket::Rate;
-use crate::cli::{Raw, SETTINGS};
+use crate::cli::{Origin, Raw, SETTINGS};
 use crate::limits;
 use crate::secret::Secret;
 use crate::store::retention::Retention;
@@ -350,6 +350,12 @@ impl Config {
     /// True when a client must log in before it is served (CONTRACT: any of the three switches).
     pub fn login_required(&self) -> bool {
         self.require_auth || self.pubkey_allowlist || self.require_membership
+    }
+
+    /// Whether anybody gave the variable a value.
+    pub fn is_given(&self, variable: &str) -> bool {
+        let resolved = self.resolved.get(variable);
+        resolved.is_some_and(|resolved| resolved.origin != Origin::Default)
     }
 
     /// The resolved settings for `check-config`, one a line with its origin, secrets masked; then

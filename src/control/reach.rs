@@ -9,6 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::command::ask;
 use super::{runtime, signals, socket};
 use crate::config::{Config, StoreKind};
 use crate::limits::{
@@ -47,6 +48,19 @@ pub enum ReachError {
         "no relay runs on {0}, and none ever did; set BUZZ_DATA_DIR to the relay's data folder"
     )]
     NoStore(String),
+    /// The relay there keeps its events elsewhere.
+    #[error(
+        "the relay that runs on {dir} keeps its events in the {runs} store, and BUZZ_STORE asks for \
+         {wanted}: give that one a BUZZ_DATA_DIR of its own, or leave BUZZ_STORE out"
+    )]
+    OtherStore {
+        /// The folder.
+        dir: String,
+        /// Where the relay's are.
+        runs: String,
+        /// Where the settings want them.
+        wanted: &'static str,
+    },
     /// The folder is held by somebody who does not answer.
     #[error(
         "another process{} holds the data folder {dir} and does not answer on its control socket; \
@@ -87,7 +101,10 @@ pub fn reach(config: &Config, missing: Missing) -> Result<Way, ReachError> {
     let end = Instant::now() + ACCESS_REACH_WAIT;
     loop {
         match socket::connect(dir) {
-            Ok(_) => return Ok(Way::Relay(dir.clone())),
+            Ok(_) => {
+                is_the_store_meant(config)?;
+                return Ok(Way::Relay(dir.clone()));
+            }
             Err(error) if is_absent(&error) => {}
             Err(error) => {
                 let path = dir.join(socket::NAME).display().to_string();
@@ -115,6 +132,27 @@ pub fn reach(config: &Config, missing: Missing) -> Result<Way, ReachError> {
                 });
             }
         }
+    }
+}
+
+/// Whoever names a store means that one, and not what a relay in the same folder has. Who names none
+/// means the relay's. A relay that does not answer is told by the command itself.
+fn is_the_store_meant(config: &Config) -> Result<(), ReachError> {
+    let wanted = match &config.store {
+        _ if !config.is_given("BUZZ_STORE") => return Ok(()),
+        StoreKind::Embedded => "embedded",
+        StoreKind::Postgres { .. } => "postgres",
+    };
+    let Ok((200, status)) = ask(&config.data_dir, "GET", "/_status") else {
+        return Ok(());
+    };
+    match status["store"]["kind"].as_str() {
+        Some(runs) if runs != wanted => Err(ReachError::OtherStore {
+            dir: config.data_dir.display().to_string(),
+            runs: runs.to_owned(),
+            wanted,
+        }),
+        _ => Ok(()),
     }
 }
 

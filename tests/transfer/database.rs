@@ -87,6 +87,26 @@ fn what_one_store_gives_the_other_takes() {
 }
 
 #[test]
+fn nothing_goes_to_a_relay_whose_store_is_not_the_one_that_was_named() {
+    let Some(url) = database() else { return };
+    let (text, lines) = history();
+    let (folder, database) = (Launch::new(), on(&url));
+    let relay = folder.start();
+    let beside = database.clone().folder(relay.data_dir());
+    let words = ["embedded store", "BUZZ_STORE asks for postgres"];
+    import(&beside, &text).expect(1, &words);
+    assert_eq!(exported(&folder, &[]), "");
+    // With a folder of its own it goes where it was sent.
+    import(&database, &text)
+        .expect(0, &[])
+        .counts([lines, 0, 0, 0]);
+    // Who names no store means the relay's.
+    let shared = database.start();
+    let unnamed = Launch::new().folder(shared.data_dir());
+    assert_eq!(exported(&unnamed, &[]).lines().count(), lines - 2);
+}
+
+#[test]
 fn through_a_relay_on_a_database_live_subscriptions_miss_nothing() {
     let Some(url) = database() else { return };
     let database = on(&url);
