@@ -466,6 +466,8 @@ pub const KEYS_PER_CONNECTION_MAX: usize = 64;
 
 // The drain.
 
+/// Longest wait of whoever asks for a drain until it has begun.
+pub const DRAIN_BEGIN_WAIT: Duration = Duration::from_secs(2);
 /// Time between two looks at what is left to end.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// The end of the grace in which no TCP handshake begins any more, so that those under way are

@@ -32,6 +32,7 @@ struct Wait {
 async fn drain(State(door): State<Door>, Query(Wait { wait }): Query<Wait>) -> Response {
     door.ask();
     if !wait {
+        door.begun().await;
         return (StatusCode::ACCEPTED, Json(door.describe())).into_response();
     }
     door.ended().await;

@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 
 use super::signals::{Requests, Signals, StopRequest};
 use crate::config::DrainBudget;
 use crate::error::EXIT_FAILED;
 use crate::lifecycle::Stage;
+use crate::limits::{DRAIN_BEGIN_WAIT, DRAIN_LOOK};
 use crate::shard::Common;
 
 /// The way to the drain. Cheap to clone.
@@ -45,6 +47,17 @@ impl Door {
     pub fn ask(&self) {
         // A full stream holds requests enough.
         self.requests.send(StopRequest::Admin);
+    }
+
+    /// Waits until the drain that was asked for has begun, for a bounded time.
+    pub async fn begun(&self) {
+        let begun = async {
+            while self.known().by.is_none() {
+                sleep(DRAIN_LOOK).await;
+            }
+        };
+        // Else who asked sees that it has not.
+        let _ = timeout(DRAIN_BEGIN_WAIT, begun).await;
     }
 
     /// Waits for the end of the drain: the exit code.
