@@ -16,7 +16,8 @@ fn main() {
     println!("cargo::rerun-if-env-changed=BUZZ_COMMIT");
     let commit = given().or_else(of_git);
     let commit = commit.as_deref().unwrap_or("unknown");
-    println!("cargo::rustc-env=BUZZ_COMMIT={commit}");
+    // Not a name of a setting: `cargo run` hands it to the relay as well.
+    println!("cargo::rustc-env=COMMIT_OF_BUILD={commit}");
 }
 
 /// What whoever builds says.

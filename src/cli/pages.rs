@@ -46,7 +46,13 @@ const MANUAL: &str = "man";
 fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), NAME, &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    let script = String::from_utf8_lossy(&script).into_owned();
+    if shell != Shell::Bash {
+        return script;
+    }
+    // The generator takes the hyphen in our name for the one before a subcommand in one of the two
+    // places that must agree, and nothing below the first word is completed.
+    script.replace("buzz__subcmd__uring__subcmd__", "buzz__uring__subcmd__")
 }
 
 fn manual() -> String {

@@ -60,9 +60,13 @@ fn bash_completes_by_it() {
     let ask = "\n\
         COMP_WORDS=(buzz-uring che) COMP_CWORD=1\n\
         name=$(complete -p buzz-uring | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n\
-        $name buzz-uring che buzz-uring; echo \"${COMPREPLY[@]}\"\n";
+        $name buzz-uring che buzz-uring; echo \"${COMPREPLY[@]}\"\n\
+        COMP_WORDS=(buzz-uring access un) COMP_CWORD=2\n\
+        $name buzz-uring un access; echo \"${COMPREPLY[@]}\"\n\
+        COMP_WORDS=(buzz-uring status --j) COMP_CWORD=2\n\
+        $name buzz-uring --j status; echo \"${COMPREPLY[@]}\"\n";
     match given("bash", &[], &(script + ask)) {
-        Some(completed) => assert_eq!(completed.trim(), "check-config"),
+        Some(completed) => assert_eq!(completed, "check-config\nunban unallow\n--json\n"),
         None => skip("completions in bash", "no bash here"),
     }
 }
