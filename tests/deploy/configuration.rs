@@ -14,7 +14,7 @@ const PAGE: &str = "docs/configuration.md";
 const HEAD: &str = "\
 # Settings
 
-Every setting is an environment variable and, unless it is a secret, the same long option. An option wins over its variable, a variable over [the settings file](#the-settings-file), that over the default; empty or blank is no value. What is wrong fails the start with exit code 64, and every fault is named. `buzz-uring check-config` prints what the settings come to and where each came from, secrets masked, and opens nothing.
+Every setting is an environment variable and, unless it is a secret, the same long option. An option wins over its variable, a variable over [the settings file](#the-settings-file), that over the default; empty or blank is no value. What is wrong fails the start with exit code 64, and every fault is named: first those of the settings file's lines, then those of values. `buzz-uring check-config` prints what the settings come to and where each came from, secrets masked, and opens nothing.
 
 What is marked *reload* in the last column takes effect when a running relay [reads its settings file again](operate.md#change-settings-while-it-runs); the rest needs a restart.
 
