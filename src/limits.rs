@@ -167,6 +167,10 @@ pub const BIND_PAUSE: Duration = Duration::from_millis(20);
 pub const BIND_ATTEMPTS_MAX: usize = 16;
 /// Writes of one connection that the store has not answered; then its socket is not read further.
 pub const WRITES_IN_FLIGHT_MAX: u32 = 256;
+/// Published events that a shard gathers before it hands them to the store's writer.
+pub const GATHERED_EVENTS_MAX: usize = 32;
+/// Time for which the first of them is held back, while others come.
+pub const GATHER_TIME: Duration = Duration::from_millis(1);
 /// Part of the bound on all queues by which the shards' published sums may be off together.
 pub const OUTBOX_TOTAL_SLACK_DIVISOR: usize = 64;
 /// Items that wait for one shard; then whoever sends them waits.

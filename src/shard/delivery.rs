@@ -1,4 +1,4 @@
-//! Events on their way through a shard: to the store, from it, and to subscribers.
+//! Events on their way through a shard: from the store, and to subscribers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::shard::mailbox::PushError;
 use crate::shard::outbox::Batch;
 use crate::shard::subs::EPHEMERAL;
 use crate::shard::{Shard, ingest};
-use crate::store::{Done, Job, Origin};
+use crate::store::{Done, Origin};
 
 impl Shard {
     /// Matches events, each with its sequence, against the shard's subscriptions and queues them for
@@ -75,14 +75,6 @@ impl Shard {
         !matches!(pushed, Err((_, PushError::Full)))
     }
 
-    /// Passes an event on to the store's writer. Gives it back when the writer's queue is full.
-    pub fn submit(&self, job: Job) -> Option<Job> {
-        let mut jobs = self.jobs.borrow_mut();
-        jobs.push(job);
-        self.common.store.submit(&mut jobs);
-        jobs.pop()
-    }
-
     /// What the store gives back with its answer, so that it finds its connection.
     pub fn origin(&self, conn: &Conn) -> Origin {
         Origin {
@@ -92,14 +84,19 @@ impl Shard {
     }
 
     pub(super) fn answered(self: &Rc<Self>, done: &Done) {
-        let key = (done.origin.token >> 32) as usize;
+        if let Some(conn) = self.no_longer_in_flight(done.origin) {
+            ingest::answer(self, &conn, &done.event, &done.outcome);
+        }
+    }
+
+    /// The connection of an event that has its answer, unless it is gone.
+    pub(super) fn no_longer_in_flight(&self, origin: Origin) -> Option<Rc<Conn>> {
+        let key = (origin.token >> 32) as usize;
         let conn = self.conns.borrow().get(key).cloned();
-        let Some(conn) = conn.filter(|conn| conn.serial == done.origin.token as u32) else {
-            return;
-        };
+        let conn = conn.filter(|conn| conn.serial == origin.token as u32)?;
         conn.in_flight.set(conn.in_flight.get() - 1);
         conn.wake();
-        ingest::answer(self, &conn, &done.event, &done.outcome);
+        Some(conn)
     }
 
     /// Registers a subscription for live events.

@@ -55,10 +55,8 @@ pub fn event(shard: &Rc<Shard>, conn: &Rc<Conn>, event: Event) -> Flow {
         }
     } else {
         let origin = shard.origin(conn);
-        match shard.submit(Job { event, origin }) {
-            None => conn.in_flight.set(conn.in_flight.get() + 1),
-            Some(job) => refuse(shard, conn, &job.event, &busy()),
-        }
+        conn.in_flight.set(conn.in_flight.get() + 1);
+        shard.submit(Job { event, origin });
     }
     Flow::Turn
 }
@@ -227,8 +225,10 @@ fn passed_on(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event) {
     ok(shard, conn, event, true, None);
 }
 
-fn busy() -> Reason {
-    Reason::new(Prefix::Error, "the relay is busy, try again")
+/// Refuses an event that the store's writer has no room for.
+pub fn turn_away(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event) {
+    let reason = Reason::new(Prefix::Error, "the relay is busy, try again");
+    refuse(shard, conn, event, &reason);
 }
 
 fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: &Reason) {

@@ -11,7 +11,8 @@
 //! | [`backlog`] | bounds of what waits to be written |
 //! | [`subs`] | its subscriptions: where history ends and live begins |
 //! | [`guard`] | a panic ends its connection and nothing else |
-//! | [`delivery`] | events on their way to the store, from it, and to subscribers |
+//! | [`gather`] | published events, gathered for the store |
+//! | [`delivery`] | events on their way from the store, and to subscribers |
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
 //! | [`history`] | REQ and COUNT: questions to the store |
@@ -39,6 +40,7 @@ pub mod common;
 pub mod conn;
 pub mod delivery;
 pub mod drain;
+pub mod gather;
 pub mod guard;
 pub mod history;
 pub mod hooks;
@@ -86,6 +88,7 @@ use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;
 use conn::{Conn, Signal};
+use gather::Gathered;
 use outbox::Batch;
 use readers::Faults;
 use runtime::{Driver, Listener, Turns};
@@ -138,7 +141,7 @@ pub struct Shard {
     matched: RefCell<Vec<SubKey>>,
     /// Which subscription is to be offered which event of those that are delivered.
     offers: RefCell<Vec<(SubKey, u32)>>,
-    jobs: RefCell<Vec<Job>>,
+    gathered: Gathered<Job>,
     #[allow(clippy::vec_box)] // They come and go in the boxes that connections hold.
     spares: RefCell<Vec<Box<Batch>>>,
     /// Those for which something is queued and nobody writes yet.
@@ -233,7 +236,7 @@ impl Shard {
             subscriptions: RefCell::new(Subscriptions::new()),
             matched: RefCell::default(),
             offers: RefCell::default(),
-            jobs: RefCell::default(),
+            gathered: Gathered::default(),
             spares: RefCell::default(),
             to_write: RefCell::default(),
             written_soon: Signal::default(),
@@ -253,6 +256,7 @@ impl Shard {
     async fn run(self: Rc<Self>) {
         runtime::spawn(self.clone().attend_sockets());
         runtime::spawn(self.clone().write_queued());
+        runtime::spawn(self.clone().hand_in_gathered());
         runtime::spawn(self.clone().sweep());
         runtime::spawn(self.clone().keep_total());
         let gates = self.common.gates;

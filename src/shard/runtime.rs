@@ -136,6 +136,19 @@ pub async fn sleep(duration: Duration) {
     monoio::time::sleep(duration).await;
 }
 
+/// Lets the tasks go first that are ready now.
+pub async fn after_others() {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Waits for `future` for at most `duration`. `None`: the time is over and `future` was dropped, so
 /// it must not have input or output in flight.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Output> {
@@ -326,6 +339,11 @@ impl Turns {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Whether somebody waits for the next turn.
+    pub fn are_wanted(&self) -> bool {
+        !self.waiting.borrow().is_empty()
     }
 
     async fn somebody_waits(&self) {
