@@ -10,7 +10,7 @@
 //! queued but what was there, and the Close frame is the last thing written.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::limits::{
-    BATCH_PARTS_MAX, CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX,
-    WRITES_A_TURN_MAX,
+    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX, WRITES_A_TURN_MAX,
 };
 use crate::metrics::{CloseReason, UpgradeRefusal};
 use crate::shard::Shard;
@@ -450,9 +449,7 @@ impl Conn {
             if batch.bytes() == 0 {
                 return Ok(());
             }
-            let mut parts = [IoSlice::new(&[]); BATCH_PARTS_MAX];
-            let count = batch.parts(&mut parts);
-            let sent = self.socket.send(&parts[..count])?;
+            let sent = self.socket.send(&batch.parts())?;
             batch.advance(sent);
             self.unwritten.set(batch.bytes());
             self.recount(shard);

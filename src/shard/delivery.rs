@@ -35,20 +35,20 @@ impl Shard {
                 continue;
             }
             let number = shared.len() as u32;
-            offers.extend(matched.iter().map(|key| (*key, number)));
+            for key in &matched {
+                offers.push(*key, number);
+            }
             shared.push((Rc::new(event), sequence));
         }
-        // Stable: a connection gets its events in their order.
-        offers.sort_by_key(|(key, _)| conn_of(*key));
-        for of_one in offers.chunk_by(|one, next| conn_of(one.0) == conn_of(next.0)) {
-            let conn = self.conns.borrow().get(conn_of(of_one[0].0)).cloned();
+        for (key, of_one) in offers.by_conn() {
+            let conn = self.conns.borrow().get(key).cloned();
             let Some(conn) = conn else { continue };
-            let offers = of_one.iter().map(|(key, number)| {
-                let (event, sequence) = &shared[*number as usize];
-                (*key, *sequence, event)
+            let offered = of_one.clone().map(|(key, number)| {
+                let (event, sequence) = &shared[number as usize];
+                (key, *sequence, event)
             });
-            if self.guard(&conn, || conn.offer(self, offers)).is_none() {
-                self.lost_by_panic(of_one.len());
+            if self.guard(&conn, || conn.offer(self, offered)).is_none() {
+                self.lost_by_panic(of_one.count());
             }
         }
         offers.clear();
@@ -124,9 +124,4 @@ impl Shard {
             spares.push(batch);
         }
     }
-}
-
-/// Where in the shard's table the connection of a subscription is.
-fn conn_of(key: SubKey) -> usize {
-    (key.0 >> 32) as usize
 }

@@ -12,6 +12,7 @@
 //! | [`subs`] | its subscriptions: where history ends and live begins |
 //! | [`guard`] | a panic ends its connection and nothing else |
 //! | [`gather`] | published events, gathered for the store |
+//! | [`offers`] | which subscription is offered which event |
 //! | [`delivery`] | events on their way from the store, and to subscribers |
 //! | [`admission`] | the two gates at their call sites |
 //! | [`hooks`] | delays for tests |
@@ -52,6 +53,7 @@ pub mod login;
 pub mod mailbox;
 pub mod meter;
 pub mod moment;
+pub mod offers;
 pub mod outbox;
 pub mod question;
 pub mod readers;
@@ -89,6 +91,7 @@ use addresses::{Client, Full};
 use admission::Admission;
 use conn::{Conn, Signal};
 use gather::Gathered;
+use offers::Offers;
 use outbox::Batch;
 use readers::Faults;
 use runtime::{Driver, Listener, Turns};
@@ -139,8 +142,7 @@ pub struct Shard {
     conns: RefCell<Slab<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
     matched: RefCell<Vec<SubKey>>,
-    /// Which subscription is to be offered which event of those that are delivered.
-    offers: RefCell<Vec<(SubKey, u32)>>,
+    offers: RefCell<Offers>,
     gathered: Gathered<Job>,
     #[allow(clippy::vec_box)] // They come and go in the boxes that connections hold.
     spares: RefCell<Vec<Box<Batch>>>,

@@ -22,9 +22,7 @@ fn wire(batch: &Batch) -> Vec<u8> {
 
 /// What the next write names.
 fn parts(batch: &Batch) -> Vec<Vec<u8>> {
-    let mut parts = [IoSlice::new(&[]); BATCH_PARTS_MAX];
-    let count = batch.parts(&mut parts);
-    parts[..count].iter().map(|part| part.to_vec()).collect()
+    batch.parts().iter().map(|part| part.to_vec()).collect()
 }
 
 fn taken(mut batch: Batch) -> Batch {
