@@ -289,6 +289,10 @@ pub const TOP_PERIOD: Duration = Duration::from_secs(1);
 pub const TOP_KEY_LOOK: Duration = Duration::from_millis(50);
 /// Points of a chart that are kept, one a question: more than the columns of any terminal's third.
 pub const TOP_POINTS_MAX: usize = 400;
+/// Columns of a terminal that `buzz-uring top` draws on. A terminal may say that it has 65 535.
+pub const TOP_COLUMNS_MAX: u16 = 1_200;
+/// Rows of a terminal that `buzz-uring top` draws on.
+pub const TOP_ROWS_MAX: u16 = 400;
 /// Shortest time between two words to the service manager's watchdog.
 pub const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(10);
 /// Longest wait until every shard serves by settings that were read again.
@@ -346,6 +350,8 @@ const _: () = assert!(OUTBOX_HARD_BYTES_DEFAULT <= OUTBOX_TOTAL_BYTES_DEFAULT);
 // A connection's queue must hold the largest message, or the first big event would end it.
 const _: () = assert!(FRAME_BYTES_DEFAULT <= OUTBOX_HARD_BYTES_DEFAULT);
 const _: () = assert!(CONNECTIONS_DESCRIPTORS_PERCENT < 50);
+// The widest chart finds a point for each of its columns.
+const _: () = assert!(TOP_POINTS_MAX * 3 >= TOP_COLUMNS_MAX as usize);
 // The longest window, the flush of its last close and that client's answer fit before the hard stop.
 const _: () =
     assert!(DRAIN_JITTER_MS_MAX + DRAIN_FLUSH_MS_MAX + CLOSE_ANSWER_MS_MAX <= HARD_STOP_MS_DEFAULT);
