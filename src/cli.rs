@@ -162,7 +162,9 @@ pub fn parse(
     let matches = command().try_get_matches_from(args).map_err(|error| {
         let text = error.to_string();
         if error.use_stderr() {
-            CliError::Usage(text)
+            // Whoever prints it has a prefix of its own.
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            CliError::Usage(text.trim_end().to_owned())
         } else {
             CliError::Asked(text)
         }
@@ -190,7 +192,7 @@ fn read_environment(
             raw.feature_flags.insert(name.to_owned(), Secret::new(text));
         } else if let Some(setting) = setting(name) {
             let Some(text) = value.to_str() else {
-                return Err(CliError::Usage(format!("{name}: not UTF-8 text\n")));
+                return Err(CliError::Usage(format!("{name}: not UTF-8 text")));
             };
             insert(raw, setting, text, Origin::Environment);
         } else if name.starts_with("BUZZ_") {

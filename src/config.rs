@@ -429,7 +429,8 @@ fn shards(reader: &mut Reader<'_>, machine: &Machine) -> usize {
     let shards = shards.map_or(found, |shards| shards as usize);
     if shards > machine.cpus.len() {
         reader.note(format!(
-            "BUZZ_SHARDS is {shards} on {} usable CPUs: shards share CPUs, which costs latency",
+            "BUZZ_SHARDS is {shards}, more than the CPUs that the process may use ({}): shards share \
+             CPUs, which costs latency",
             machine.cpus.len()
         ));
     }
@@ -453,9 +454,12 @@ fn store(reader: &mut Reader<'_>) -> StoreKind {
         (Word::Embedded, _) => StoreKind::Embedded,
         (Word::Postgres, Some(url)) => StoreKind::Postgres { url, read_url },
         (Word::Postgres, None) => {
-            reader.fault(format!(
-                "DATABASE_URL: required with BUZZ_STORE=postgres; {form}"
-            ));
+            // One that is not accepted has its fault already.
+            if !reader.is_given("DATABASE_URL") {
+                reader.fault(format!(
+                    "DATABASE_URL: required with BUZZ_STORE=postgres; {form}"
+                ));
+            }
             StoreKind::Embedded
         }
     }

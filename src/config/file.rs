@@ -17,6 +17,7 @@ use super::ConfigError;
 use crate::cli::{CONFIG, FEATURE_FLAG_PREFIX, FileLine, setting};
 use crate::limits::{SETTINGS_FAULTS_MAX, SETTINGS_FILE_BYTES_MAX, SETTINGS_NAME_BYTES_MAX};
 use crate::secret::Secret;
+use crate::words::counted;
 
 /// What a file gives.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ pub fn read(path: &Path) -> Result<SettingsFile, ConfigError> {
             .map(|(line, fault)| format!("{shown}:{line}: {fault}"))
             .collect();
         if more > 0 {
-            faults.push(format!("{shown}: {more} more lines are wrong"));
+            let more = counted(more as u64, "more wrong line");
+            faults.push(format!("{shown}: {more}"));
         }
         ConfigError { faults }
     })?;
@@ -308,7 +310,7 @@ mod tests {
         let faults = fault();
         assert_eq!(faults.lines().count(), SETTINGS_FAULTS_MAX + 1);
         assert!(faults.starts_with(&format!("{shown}:1: ")), "{faults}");
-        assert!(faults.ends_with("2 more lines are wrong"), "{faults}");
+        assert!(faults.ends_with("2 more wrong lines"), "{faults}");
 
         let folder_fault = read(folder.path()).expect_err("a folder").to_string();
         assert!(folder_fault.contains("not a regular file"));

@@ -31,6 +31,7 @@ use crate::limits::{
 };
 use crate::metrics::{DrainClose, Label, series};
 use crate::shard::{Common, Mail, listener};
+use crate::words::counted;
 
 /// Everything that is needed to end the relay.
 pub struct Stop {
@@ -342,9 +343,9 @@ impl Relay for Stop {
             gone = totals.gone,
             "closing connections"
         );
-        let all = totals.all;
+        let all = counted(totals.all as u64, "connection");
         self.manager
-            .status(&format!("draining: {remaining} of {all} connections left"));
+            .status(&format!("draining: {remaining} of {all} left"));
     }
 }
 
