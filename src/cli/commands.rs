@@ -284,7 +284,7 @@ fn top_command() -> clap::Command {
 fn url() -> Arg {
     Arg::new(URL)
         .long(URL)
-        .help("The health port of another relay: http://host:port")
+        .help("The health port of another relay: http://host:port, or host:port")
         .value_name("URL")
 }
 

@@ -13,7 +13,7 @@ async fn it_shows_a_relay_until_a_key_is_pressed() {
         let mut terminal = Terminal::run(&beside(&relay, &["top"]));
         for word in [
             "ready",
-            "clients",
+            "connections",
             "events/s",
             "shard",
             "history_reads",
