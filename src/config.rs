@@ -6,7 +6,6 @@
 //! says so.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use axum::http::Uri;
 use tracing::level_filters::LevelFilter;
 
 use crate::bucket::Rate;
-use crate::cli::{Origin, Raw, SETTINGS};
+use crate::cli::{Origin, Raw};
 use crate::limits;
 use crate::secret::Secret;
 use crate::store::retention::Retention;
@@ -25,6 +24,7 @@ mod given;
 mod machine;
 mod network;
 mod read;
+mod render;
 mod reread;
 mod retention;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub use given::{Given, Meeting};
 pub use machine::Machine;
 pub use network::Network;
 use read::{Reader, Resolved};
-pub use reread::{Applied, Changes};
+pub use reread::{Applied, Changes, Waiting};
 
 /// Everything an operator decided, typed and checked against each other.
 #[derive(Clone, Debug)]
@@ -356,22 +356,6 @@ impl Config {
     pub fn is_given(&self, variable: &str) -> bool {
         let resolved = self.resolved.get(variable);
         resolved.is_some_and(|resolved| resolved.origin != Origin::Default)
-    }
-
-    /// The resolved settings for `check-config`, one a line with its origin, secrets masked; then
-    /// the notes.
-    pub fn render(&self) -> String {
-        let mut out = String::new();
-        for setting in SETTINGS {
-            if let Some(Resolved { text, origin, .. }) = self.resolved.get(setting.variable) {
-                let line = format!("{}={text}", setting.variable);
-                writeln!(out, "{line:<56} # {origin}").expect("a String takes all");
-            }
-        }
-        for note in &self.notes {
-            writeln!(out, "# note: {note}").expect("a String takes all");
-        }
-        out
     }
 }
 
@@ -707,30 +691,43 @@ fn flags(reader: &mut Reader<'_>, raw: &Raw) -> FlagsChoice {
         ("launchdarkly", Word::LaunchDarkly),
     ];
     match reader.word("BUZZ_FEATURE_FLAGS_PROVIDER", &words) {
-        Word::Static => FlagsChoice::Static,
-        Word::Environment => FlagsChoice::Environment(raw.feature_flags().clone()),
+        Word::Static => {
+            unused_launchdarkly(reader);
+            FlagsChoice::Static
+        }
+        Word::Environment => {
+            unused_launchdarkly(reader);
+            FlagsChoice::Environment(raw.feature_flags().clone())
+        }
         Word::LaunchDarkly => launchdarkly(reader),
     }
 }
 
+/// What another provider has no use for is only kept, so that a change of it is seen.
+fn unused_launchdarkly(reader: &mut Reader<'_>) {
+    for variable in [SDK_KEY, RELAY_PROXY_URL] {
+        reader.unjudged_secret(variable);
+    }
+}
+
+const SDK_KEY: &str = "BUZZ_LAUNCHDARKLY_SDK_KEY";
+const RELAY_PROXY_URL: &str = "BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL";
+
 fn launchdarkly(reader: &mut Reader<'_>) -> FlagsChoice {
-    const KEY: &str = "BUZZ_LAUNCHDARKLY_SDK_KEY";
     // It travels in an HTTP header; one that could not would only fail later and in silence.
     let key_form = "visible ASCII characters";
-    let is_given = reader.is_given(KEY);
-    let sdk_key = reader.secret(KEY, key_form, |text| {
+    let is_given = reader.is_given(SDK_KEY);
+    let sdk_key = reader.secret(SDK_KEY, key_form, |text| {
         text.bytes().all(|b| b.is_ascii_graphic())
     });
     if !is_given {
         reader.fault(format!(
-            "{KEY}: required with BUZZ_FEATURE_FLAGS_PROVIDER=launchdarkly"
+            "{SDK_KEY}: required with BUZZ_FEATURE_FLAGS_PROVIDER=launchdarkly"
         ));
     }
-    let proxy = reader.secret(
-        "BUZZ_LAUNCHDARKLY_RELAY_PROXY_URL",
-        &url_form("http or https"),
-        |text| is_absolute_url(text, &["http", "https"]),
-    );
+    let proxy = reader.secret(RELAY_PROXY_URL, &url_form("http or https"), |text| {
+        is_absolute_url(text, &["http", "https"])
+    });
     FlagsChoice::LaunchDarkly {
         // Unread when it is missing: the fault above ends the start.
         sdk_key: sdk_key.unwrap_or_else(|| Secret::new("")),

@@ -207,6 +207,14 @@ impl<'a> Reader<'a> {
         self.optional(variable, form, parse)
     }
 
+    /// A secret that nothing uses: whatever it is, it is only recorded.
+    pub(super) fn unjudged_secret(&mut self, variable: &'static str) {
+        match self.raw.get(variable) {
+            Some((text, origin)) => self.record(variable, text, origin),
+            None => self.record(variable, "none", Origin::Default),
+        }
+    }
+
     /// The given value, or None when unset or faulty (which is then recorded).
     fn read<T>(
         &mut self,
