@@ -5,6 +5,7 @@
 //! | [`settings`] | the table |
 //! | [`asked`] | what the process can be asked to do |
 //! | [`commands`] | the subcommands, as clap knows them |
+//! | [`heeded`] | which settings each of them heeds |
 //! | [`pages`] | what is made of them: completions, the manual page |
 //!
 //! [`parse`] takes the arguments and the environment and finds out what was typed; it judges no
@@ -22,6 +23,7 @@ use crate::secret::Secret;
 
 pub mod asked;
 pub mod commands;
+pub mod heeded;
 pub mod pages;
 pub mod settings;
 
