@@ -138,6 +138,11 @@ impl Stop {
             self.holding.release();
         }
         let budget = self.common().settings().config.drain;
+        let grace = match sockets {
+            Sockets::Close => budget.grace,
+            // Nobody has to notice anything.
+            Sockets::Keep | Sockets::Give => Duration::ZERO,
+        };
         // A client that reconnects finds another relay; a transfer had better be told early.
         self.common().transfers.stop();
         {
@@ -149,7 +154,7 @@ impl Stop {
         tracing::info!(
             requested_by = request.as_str(),
             connections = self.common().open_connections(),
-            grace_ms = budget.grace.as_millis() as u64,
+            grace_ms = grace.as_millis() as u64,
             window_ms = budget.jitter.as_millis() as u64,
             hard_stop_ms = budget.hard_stop.as_millis() as u64,
             sockets = sockets.as_str(),
