@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use super::listen::admin;
 use super::read::Reader;
-use super::{Config, ConfigError, Machine, admin, data_dir, file};
+use super::storing::data_dir;
+use super::{Config, ConfigError, Machine, file};
 use crate::cli::{CONFIG, Raw};
 
 /// What a configuration is made of. Kept while the relay runs, so that its file can be read again.
