@@ -5,6 +5,7 @@
 //! | [`settings`] | the table |
 //! | [`asked`] | what the process can be asked to do |
 //! | [`commands`] | the subcommands, as clap knows them |
+//! | [`heeded`] | which settings each of them heeds |
 //! | [`pages`] | what is made of them: completions, the manual page |
 //!
 //! [`parse`] takes the arguments and the environment and finds out what was typed; it judges no
@@ -22,6 +23,7 @@ use crate::secret::Secret;
 
 pub mod asked;
 pub mod commands;
+pub mod heeded;
 pub mod pages;
 pub mod settings;
 
@@ -162,7 +164,9 @@ pub fn parse(
     let matches = command().try_get_matches_from(args).map_err(|error| {
         let text = error.to_string();
         if error.use_stderr() {
-            CliError::Usage(text)
+            // Whoever prints it has a prefix of its own.
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            CliError::Usage(text.trim_end().to_owned())
         } else {
             CliError::Asked(text)
         }
@@ -190,7 +194,7 @@ fn read_environment(
             raw.feature_flags.insert(name.to_owned(), Secret::new(text));
         } else if let Some(setting) = setting(name) {
             let Some(text) = value.to_str() else {
-                return Err(CliError::Usage(format!("{name}: not UTF-8 text\n")));
+                return Err(CliError::Usage(format!("{name}: not UTF-8 text")));
             };
             insert(raw, setting, text, Origin::Environment);
         } else if name.starts_with("BUZZ_") {

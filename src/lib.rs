@@ -11,6 +11,7 @@
 //! | [`error`] | the exit codes |
 //! | [`secret`] | text that never shows itself |
 //! | [`version`] | what was built: version and commit |
+//! | [`words`] | numbers with their nouns |
 //! | [`cli`] | one table of settings; subcommands |
 //! | [`config`] | raw settings to typed ones; after it nobody sees a string |
 //! | [`metrics`] | every series, in one table |
@@ -49,4 +50,5 @@ pub mod shard;
 pub mod store;
 pub mod transfer;
 pub mod version;
+pub mod words;
 pub mod ws;

@@ -58,18 +58,18 @@ fn ask_running(command: &Command, given: &Given) -> Option<i32> {
         Command::LogLevel { level } => {
             met(&|at| said(reload::command::log_level(&at.data_dir, level.as_deref())))
         }
-        Command::Health { ready } => met(&|at| match health::ask(at.health, *ready) {
+        Command::Health { ready } => met(&|at| match health::ask(health::address(&at), *ready) {
             Ok(answer) => print(&format!("{answer}\n")),
             Err(error) => fail(EXIT_FAILED, &error),
         }),
-        Command::Status { json, url } => met(&|at| match Source::new(url.as_deref(), at.health) {
+        Command::Status { json, url } => met(&|at| match source(url.as_deref(), &at) {
             Ok(source) => match status::run(&source, *json) {
                 Ok(report) => print(&report.text).max(report.exit_code),
                 Err(error) => fail(EXIT_FAILED, &error),
             },
             Err(error) => fail(EXIT_CONFIG, &error),
         }),
-        Command::Top { url } => met(&|at| match Source::new(url.as_deref(), at.health) {
+        Command::Top { url } => met(&|at| match source(url.as_deref(), &at) {
             Ok(source) => match top::run(source) {
                 Ok(()) => EXIT_CLEAN,
                 Err(error) => fail(EXIT_FAILED, &error),
@@ -78,6 +78,16 @@ fn ask_running(command: &Command, given: &Given) -> Option<i32> {
         }),
         _ => return None,
     })
+}
+
+/// The health port to look at.
+fn source(url: Option<&str>, at: &Meeting) -> Result<Source, String> {
+    let here = match url {
+        None => health::address(at),
+        // Not asked for.
+        Some(_) => at.health,
+    };
+    Source::new(url, here)
 }
 
 /// What the service manager has opened for this process.

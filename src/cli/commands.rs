@@ -7,25 +7,34 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::FEATURE_FLAG_PREFIX;
 use super::asked::{Access, AccessVerb, Command, Export};
-use super::pages;
-use super::settings::{SETTINGS, Setting};
+use super::settings::SETTINGS;
+use super::{heeded, pages};
 use crate::version::FULL;
 
 /// What the program is called.
 pub(super) const NAME: &str = "buzz-uring";
 
-/// The command line as clap knows it: also the source of manual page and completions.
+/// The command line as clap knows it.
 pub fn command() -> clap::Command {
-    let mut command = clap::Command::new(NAME)
+    heeded::for_parsing(bare())
+}
+
+/// The same as the manual page and the completions show it.
+pub(super) fn shown() -> clap::Command {
+    heeded::for_pages(bare())
+}
+
+/// Without the settings.
+fn bare() -> clap::Command {
+    clap::Command::new(NAME)
         .about("A Nostr relay for Linux: one io_uring shard per core")
         .version(FULL)
         .after_help(secrets_help())
         .subcommand_required(false)
         .disable_help_subcommand(true)
-        .subcommand(
-            clap::Command::new(CHECK_CONFIG)
-                .about("Print the resolved settings, secrets masked, and open nothing"),
-        )
+        .subcommand(clap::Command::new(CHECK_CONFIG).about(
+            "Print what the settings come to, as a settings file without secrets; open nothing",
+        ))
         .subcommand(
             clap::Command::new(DRAIN)
                 .about(
@@ -79,13 +88,7 @@ pub fn command() -> clap::Command {
                 ),
         )
         .subcommand(pages::completions_command())
-        .subcommand(pages::manual_command());
-    for setting in SETTINGS {
-        if let Some(name) = setting.option() {
-            command = command.arg(option(setting, name));
-        }
-    }
-    command
+        .subcommand(pages::manual_command())
 }
 
 /// What these arguments ask for.
@@ -284,7 +287,7 @@ fn top_command() -> clap::Command {
 fn url() -> Arg {
     Arg::new(URL)
         .long(URL)
-        .help("The health port of another relay: http://host:port")
+        .help("The health port of another relay: http://host:port, or host:port")
         .value_name("URL")
 }
 
@@ -339,32 +342,6 @@ fn export(matches: &ArgMatches) -> Export {
         filters: filters.into_iter().flatten().cloned().collect(),
         since: matches.get_one(SINCE).copied(),
         until: matches.get_one(UNTIL).copied(),
-    }
-}
-
-fn option(setting: &'static Setting, name: String) -> Arg {
-    let default = setting.default_text();
-    let help = format!(
-        "{} [env: {}] [default: {default}]",
-        setting.help, setting.variable
-    );
-    let arg = Arg::new(setting.variable)
-        .long(name)
-        .help(help)
-        .help_heading(setting.section)
-        .value_name(setting.unit)
-        // Subcommands take the settings as well, before or after their name.
-        .global(true)
-        // So that `--shards -1` meets our message, which names the accepted form.
-        .allow_negative_numbers(true)
-        .action(ArgAction::Set);
-    if setting.switch {
-        // `=` is required, or a bare `--require-auth` would swallow the subcommand after it.
-        arg.num_args(0..=1)
-            .require_equals(true)
-            .default_missing_value("true")
-    } else {
-        arg
     }
 }
 

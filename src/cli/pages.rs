@@ -9,7 +9,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::commands::{NAME, command};
+use super::commands::{NAME, shown as shown_command};
+use super::settings::SETTINGS;
 use crate::version::FULL;
 
 /// The page that these arguments ask for, if they do.
@@ -45,7 +46,7 @@ const MANUAL: &str = "man";
 
 fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), NAME, &mut script);
+    clap_complete::generate(shell, &mut shown_command(), NAME, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     if shell != Shell::Bash {
         return script;
@@ -56,7 +57,7 @@ fn completions(shell: Shell) -> String {
 }
 
 fn manual() -> String {
-    let man = Man::new(command()).source(FULL).manual("Nostr relay");
+    let man = Man::new(shown_command()).source(FULL).manual("Nostr relay");
     let mut page = Vec::new();
     let mut add = |render: fn(&Man, &mut dyn Write) -> io::Result<()>| {
         render(&man, &mut page).expect("memory takes everything");
@@ -69,7 +70,7 @@ fn manual() -> String {
     add(|_, page| {
         let mut commands = Roff::new();
         commands.control("SH", ["COMMANDS"]);
-        let mut command = command();
+        let mut command = shown_command();
         // Only then an argument knows how it is written.
         command.build();
         describe(&mut commands, NAME, &command);
@@ -91,6 +92,14 @@ fn describe(roff: &mut Roff, parent: &str, command: &clap::Command) {
             roff.control("TP", []);
             roff.text([bold(argument.to_string())]);
             roff.text([roman(shown(argument.get_help()))]);
+        }
+        let settings = command.get_arguments().filter(|one| one.is_global_set());
+        let settings = settings.filter_map(|one| Some(format!("--{}", one.get_long()?)));
+        let settings: Vec<String> = settings.collect();
+        // All of them stand above already.
+        if !settings.is_empty() && settings.len() < SETTINGS.len() / 2 {
+            roff.control("PP", []);
+            roff.text([roman(format!("Heeds {}.", settings.join(", ")))]);
         }
         for line in shown(command.get_after_help()).lines() {
             roff.control("PP", []);

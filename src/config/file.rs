@@ -17,6 +17,7 @@ use super::ConfigError;
 use crate::cli::{CONFIG, FEATURE_FLAG_PREFIX, FileLine, setting};
 use crate::limits::{SETTINGS_FAULTS_MAX, SETTINGS_FILE_BYTES_MAX, SETTINGS_NAME_BYTES_MAX};
 use crate::secret::Secret;
+use crate::words::counted;
 
 /// What a file gives.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ pub fn read(path: &Path) -> Result<SettingsFile, ConfigError> {
             .map(|(line, fault)| format!("{shown}:{line}: {fault}"))
             .collect();
         if more > 0 {
-            faults.push(format!("{shown}: {more} more lines are wrong"));
+            let more = counted(more as u64, "more wrong line");
+            faults.push(format!("{shown}: {more}"));
         }
         ConfigError { faults }
     })?;
@@ -195,6 +197,29 @@ fn unquote(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// A value as it stands in a file, so that reading it gives the value again. A control character, which
+/// no setting minds more than a space, becomes one.
+pub fn quote(value: &str) -> String {
+    let value = value.replace(char::is_control, " ");
+    let is_plain = value.trim() == value
+        && !value.contains(['\\', '$', '`'])
+        && !value.starts_with(['\'', '"']);
+    if is_plain {
+        return value;
+    }
+    if !value.contains('\'') {
+        return format!("'{value}'");
+    }
+    let mut quoted = String::from('"');
+    for letter in value.chars() {
+        if matches!(letter, '"' | '\\' | '$' | '`') {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    quoted + "\""
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -308,7 +333,7 @@ mod tests {
         let faults = fault();
         assert_eq!(faults.lines().count(), SETTINGS_FAULTS_MAX + 1);
         assert!(faults.starts_with(&format!("{shown}:1: ")), "{faults}");
-        assert!(faults.ends_with("2 more lines are wrong"), "{faults}");
+        assert!(faults.ends_with("2 more wrong lines"), "{faults}");
 
         let folder_fault = read(folder.path()).expect_err("a folder").to_string();
         assert!(folder_fault.contains("not a regular file"));
@@ -342,18 +367,6 @@ mod tests {
         }
     }
 
-    /// A value between double quotes, as the head of this file says.
-    fn quoted(value: &str) -> String {
-        let mut text = String::from('"');
-        for letter in value.chars() {
-            if matches!(letter, '"' | '\\') {
-                text.push('\\');
-            }
-            text.push(letter);
-        }
-        text + "\""
-    }
-
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "\\PC*|(?s).*|[\"'\\\\=#\n \tBUZNAME_]*") {
@@ -361,8 +374,9 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_between_quotes_is_what_is_read(value in "[^\r\n]*") {
-            prop_assert_eq!(self::value(&quoted(&value)), value);
+        fn what_is_written_is_what_is_read(value in "\\PC*|[\"'\\\\$`=# a]*|(?s).*") {
+            let expected = value.replace(char::is_control, " ");
+            prop_assert_eq!(self::value(&quote(&value)), expected);
         }
 
         #[test]

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use super::listen::admin;
 use super::read::Reader;
-use super::{Config, ConfigError, Machine, admin, data_dir, file};
+use super::storing::data_dir;
+use super::{Config, ConfigError, Machine, file};
 use crate::cli::{CONFIG, Raw};
 
 /// What a configuration is made of. Kept while the relay runs, so that its file can be read again.
@@ -19,8 +21,11 @@ pub struct Given {
 pub struct Meeting {
     /// The folder that its control socket is in.
     pub data_dir: PathBuf,
-    /// Its health server.
+    /// Its health server, by the settings as they are now.
     pub health: SocketAddr,
+    /// Whether the relay, which has them from its start, may have another one: the settings file has
+    /// changed meanwhile, or the port was left to chance.
+    pub is_health_uncertain: bool,
 }
 
 impl Given {
@@ -47,9 +52,15 @@ impl Given {
             _ => self.raw.clone(),
         };
         let mut reader = Reader::new(&raw);
+        let [bind, port] = ["BUZZ_HEALTH_BIND", "BUZZ_HEALTH_PORT"];
+        let health = admin(&mut reader, bind, port);
+        // An option and a variable are what they are, whatever the file says.
+        let is_typed = [bind, port].map(|name| self.raw.get(name).is_some());
+        let by_file = self.file().is_some() && is_typed != [true, true];
         let meeting = Meeting {
             data_dir: data_dir(&mut reader),
-            health: admin(&mut reader, "BUZZ_HEALTH_BIND", "BUZZ_HEALTH_PORT"),
+            health,
+            is_health_uncertain: by_file || health.port() == 0,
         };
         reader.finish().map(|_| meeting)
     }

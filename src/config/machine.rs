@@ -2,6 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::read::Reader;
+use crate::limits;
+
 /// Probed once at start; tests make their own.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Machine {
@@ -52,6 +55,22 @@ fn raise_descriptors() -> u64 {
         );
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How many shards, and what is to say of as many.
+pub(super) fn shards(reader: &mut Reader<'_>, machine: &Machine) -> usize {
+    let found = machine.cpus.len().min(limits::SHARDS_MAX);
+    let range = 1..=limits::SHARDS_MAX as u64;
+    let shards = reader.number_or("BUZZ_SHARDS", range, Some(found as u64));
+    let shards = shards.map_or(found, |shards| shards as usize);
+    if shards > machine.cpus.len() {
+        reader.note(format!(
+            "BUZZ_SHARDS is {shards}, more than the CPUs that the process may use ({}): shards share \
+             CPUs, which costs latency",
+            machine.cpus.len()
+        ));
+    }
+    shards
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use axum::http::Uri;
+
 use super::ConfigError;
 use crate::cli::{Origin, Preset, Raw, Setting, setting};
 use crate::limits;
@@ -207,6 +209,14 @@ impl<'a> Reader<'a> {
         self.optional(variable, form, parse)
     }
 
+    /// A secret that nothing uses: whatever it is, it is only recorded.
+    pub(super) fn unjudged_secret(&mut self, variable: &'static str) {
+        match self.raw.get(variable) {
+            Some((text, origin)) => self.record(variable, text, origin),
+            None => self.record(variable, "none", Origin::Default),
+        }
+    }
+
     /// The given value, or None when unset or faulty (which is then recorded).
     fn read<T>(
         &mut self,
@@ -267,6 +277,27 @@ pub(super) fn is_database_url(text: &str) -> bool {
         };
         port.is_empty() || port.parse::<u16>().is_ok()
     })
+}
+
+pub(super) fn url_form(schemes: &str) -> String {
+    format!("an absolute {schemes} URL with a host, without user, query or fragment")
+}
+
+/// `scheme://host[:port][/path]`.
+pub(super) fn is_absolute_url(text: &str, schemes: &[&str]) -> bool {
+    let Ok(uri) = text.parse::<Uri>() else {
+        return false;
+    };
+    let scheme = uri
+        .scheme_str()
+        .is_some_and(|scheme| schemes.contains(&scheme));
+    let host = uri.host().is_some_and(|host| !host.is_empty());
+    // The parser drops a fragment without a word, and takes any text after a colon as a port.
+    let port = uri.authority().is_some_and(|authority| {
+        let given = authority.as_str().rsplit_once(':').map(|(_, port)| port);
+        given.is_none_or(|port| port.ends_with(']') || port.parse::<u16>().is_ok())
+    });
+    scheme && host && port && !text.contains(['@', '?', '#'])
 }
 
 fn row(variable: &str) -> &'static Setting {

@@ -18,8 +18,18 @@ const LOG: &str = "BUZZ_LOG";
 pub struct Changes {
     /// What was taken over.
     pub applied: Vec<Applied>,
-    /// Variables whose new values need a restart.
-    pub need_restart: Vec<String>,
+    /// What needs a restart.
+    pub need_restart: Vec<Waiting>,
+}
+
+/// A setting whose new value needs a restart.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Waiting {
+    /// Its variable, or a flag's.
+    pub variable: String,
+    /// What it is, and what it would be, as `check-config` prints them. None of a secret or a flag:
+    /// these are never shown.
+    pub values: Option<[String; 2]>,
 }
 
 /// A setting that has a new value.
@@ -66,7 +76,10 @@ impl Config {
         };
         let mut changes = Changes::default();
         for Setting {
-            variable, reread, ..
+            variable,
+            reread,
+            secret,
+            ..
         } in SETTINGS
         {
             let (Some(was), Some(is)) = (self.resolved.get(variable), new.resolved.get(variable))
@@ -82,7 +95,11 @@ impl Config {
                     new: is.text.clone(),
                 }));
             } else if differs {
-                changes.need_restart.push((*variable).to_owned());
+                let values = [&was.text, &is.text].map(Clone::clone);
+                changes.need_restart.push(Waiting {
+                    variable: (*variable).to_owned(),
+                    values: (!secret).then_some(values),
+                });
             }
         }
         changes.need_restart.extend(changed_flags(self, new));
@@ -91,7 +108,7 @@ impl Config {
 }
 
 /// Variables of the `environment` flag provider whose values differ.
-fn changed_flags(old: &Config, new: &Config) -> Vec<String> {
+fn changed_flags(old: &Config, new: &Config) -> Vec<Waiting> {
     let (FlagsChoice::Environment(old), FlagsChoice::Environment(new)) = (&old.flags, &new.flags)
     else {
         return Vec::new();
@@ -100,5 +117,10 @@ fn changed_flags(old: &Config, new: &Config) -> Vec<String> {
     let given = new
         .iter()
         .filter(|(name, text)| old.get(*name) != Some(text));
-    gone.chain(given.map(|(name, _)| name)).cloned().collect()
+    let changed = gone.chain(given.map(|(name, _)| name));
+    let waiting = changed.map(|name| Waiting {
+        variable: name.clone(),
+        values: None,
+    });
+    waiting.collect()
 }

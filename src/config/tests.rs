@@ -73,13 +73,20 @@ fn every_row_of_the_table_is_read_and_rendered() {
     .unwrap();
     let shown = config.render();
     for setting in SETTINGS {
-        let line = shown
-            .lines()
-            .find(|line| line.starts_with(&format!("{}=", setting.variable)));
-        assert!(line.is_some(), "{} does nothing", setting.variable);
+        // The settings file is not one of its own settings.
+        let is_shown = shown.contains(setting.variable) || setting.variable == cli::CONFIG;
+        assert!(is_shown, "{} does nothing", setting.variable);
     }
-    assert!(shown.contains("DATABASE_URL=********"), "{shown}");
-    assert!(shown.contains("READ_DATABASE_URL=none"), "{shown}");
+    for line in [
+        "# DATABASE_URL is set (environment)",
+        "# READ_DATABASE_URL is not set",
+        "# BUZZ_FEATURE_FLAGS_PROVIDER: environment",
+        "BUZZ_FEATURE_FLAGS_PROVIDER=launchdarkly",
+        "#BUZZ_SHARDS=2",
+        "#BUZZ_RETENTION=",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+    }
     for text in [shown, format!("{config:?}")] {
         assert!(!text.contains("hush"), "{text}");
     }
@@ -264,7 +271,7 @@ fn connections_take_at_most_their_share_of_the_descriptors() {
         config.notes
     );
     assert!(
-        config.render().contains("BUZZ_MAX_CONNECTIONS=460 "),
+        config.render().contains("\n#BUZZ_MAX_CONNECTIONS=460\n"),
         "{}",
         config.render()
     );
@@ -277,7 +284,7 @@ fn connections_take_at_most_their_share_of_the_descriptors() {
 fn the_drain_window_is_clamped_and_its_sum_checked() {
     let config = resolve(&[("BUZZ_DRAIN_JITTER_MS", "20001")]).unwrap();
     assert_eq!(config.drain.jitter, Duration::from_secs(20));
-    assert!(config.render().contains("BUZZ_DRAIN_JITTER_MS=20000 "));
+    assert!(config.render().contains("\nBUZZ_DRAIN_JITTER_MS=20000\n"));
     assert!(config.notes[0].contains("from 20001 to 20000"));
     for huge in [u64::MAX.to_string(), "9".repeat(40)] {
         let config = resolve(&[("BUZZ_DRAIN_JITTER_MS", &huge)]).unwrap();
@@ -533,18 +540,98 @@ fn what_the_table_marks_is_taken_over_and_nothing_else() {
     let values: Vec<_> = changes.applied.iter().map(|one| &*one.new).collect();
     let expected: Vec<_> = marked.iter().map(|(_, value)| *value).collect();
     assert_eq!(values, expected);
-    // Under the provider of the start LaunchDarkly's are not even judged; that it changes is named.
-    let judged = names(&fixed).into_iter();
-    let judged: Vec<_> = judged
-        .filter(|variable| !variable.starts_with("BUZZ_LAUNCHDARKLY"))
+    let waiting: Vec<_> = changes
+        .need_restart
+        .iter()
+        .map(|one| &*one.variable)
         .collect();
-    assert_eq!(changes.need_restart, judged);
+    assert_eq!(waiting, names(&fixed));
+    // With both values, but for the secrets'.
+    for Waiting { variable, values } in &changes.need_restart {
+        let setting = cli::setting(variable).expect("a row");
+        let new = fixed.iter().find(|(name, _)| name == variable);
+        let new = new.filter(|_| !setting.secret).map(|(_, value)| *value);
+        let shown = values.as_ref().map(|[_, new]| &**new);
+        assert_eq!(shown, new, "{variable}");
+    }
+    assert!(!format!("{changes:?}").contains("hush"));
     // The same again changes nothing, and back is the way back.
     let (again, nothing) = mixed.reread(&marked_alone);
     assert_eq!(nothing, Changes::default());
     let (back, changes) = again.reread(&start);
     assert_eq!(without_notes(&back), without_notes(&start));
     assert_eq!(changes.applied.len(), marked.len());
+}
+
+#[test]
+fn a_secret_that_nothing_uses_is_kept_and_not_judged() {
+    let with = |key: &str| resolve(&[("BUZZ_LAUNCHDARKLY_SDK_KEY", key)]).unwrap();
+    let long = "hush ".repeat(limits::TEXT_SETTING_BYTES_MAX);
+    let (_, changes) = with("hush").reread(&with(&long));
+    let expected = Waiting {
+        variable: "BUZZ_LAUNCHDARKLY_SDK_KEY".to_owned(),
+        values: None,
+    };
+    assert_eq!(changes.need_restart, [expected]);
+    let (_, changes) = with("hush").reread(&with("hush"));
+    assert_eq!(changes, Changes::default());
+}
+
+#[test]
+fn what_is_printed_is_a_settings_file_of_the_same_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("settings");
+    let shown = path.display().to_string();
+    let load = |text: &str, env: &[(&str, &str)]| {
+        std::fs::write(&path, text).expect("a file");
+        let env = env.iter().copied().chain([(cli::CONFIG, &*shown)]);
+        let env = env.map(|(name, text)| (name.into(), text.into()));
+        let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
+        // So many descriptors that connections are cut.
+        Given::new(raw, machine(1_024)).load().expect("sound")
+    };
+    // What a configuration is, but for where it comes from.
+    let meaning = |config: &Config| {
+        let mut config = config.clone();
+        config.notes.clear();
+        for resolved in config.resolved.values_mut() {
+            resolved.origin = Origin::Default;
+            resolved.text = resolved.text.replace(char::is_control, " ");
+        }
+        format!("{config:#?}")
+    };
+    let odd = [
+        ("BUZZ_NAME", "'a' \"b\" \\ $c `d` # e"),
+        ("BUZZ_DESCRIPTION", "'"),
+        ("BUZZ_CONTACT", "a = b #c"),
+        ("BUZZ_DATA_DIR", "/a b/\\c"),
+        ("BUZZ_RETENTION", "kinds=0 keep;\n\tkinds=* age=2y"),
+        ("BUZZ_MAX_CONNECTIONS", "5000"),
+        ("BUZZ_FEATURE_FLAGS_PROVIDER", "environment"),
+        ("BUZZ_DATA\nBUZZ_MAX_LIMIT=3", "unknown"),
+    ];
+    let is_secret = |name: &str| cli::setting(name).is_some_and(|setting| setting.secret);
+    for given in [&[][..], &odd, OTHERS] {
+        let printed = load("", given).render();
+        assert!(!printed.contains("hush"), "{printed}");
+        let secrets: Vec<_> = given
+            .iter()
+            .copied()
+            .filter(|(name, _)| is_secret(name))
+            .collect();
+        let again = load(&printed, &secrets);
+        assert_eq!(meaning(&again), meaning(&load("", given)), "{printed}");
+        let of = |text: &str| -> Vec<String> {
+            let lines = text
+                .lines()
+                .filter(|line| !line.starts_with("# ") && !line.is_empty());
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(of(&again.render()), of(&printed));
+        // With every default in force as well.
+        let whole = printed.replace("\n#BUZZ_", "\nBUZZ_");
+        assert_eq!(meaning(&load(&whole, &secrets)), meaning(&again), "{whole}");
+    }
 }
 
 #[test]
@@ -560,7 +647,11 @@ fn changed_flags_need_a_restart() {
     let old = resolve(&[provider, (flag('A'), "1"), (flag('B'), "1")]).unwrap();
     let new = resolve(&[provider, (flag('B'), "2"), (flag('C'), "1")]).unwrap();
     let (_, changes) = old.reread(&new);
-    assert_eq!(changes.need_restart, [flag('A'), flag('B'), flag('C')]);
+    let waiting = |name| Waiting {
+        variable: flag(name).to_owned(),
+        values: None,
+    };
+    assert_eq!(changes.need_restart, ['A', 'B', 'C'].map(waiting));
     let (_, changes) = old.reread(&old);
     assert_eq!(changes, Changes::default());
 }
@@ -615,8 +706,11 @@ fn a_fault_of_the_file_s_value_is_told_with_its_line() {
     let config = load("\nBUZZ_SHARDS=1\nDATABASE_URL=hush", &[]).expect("sound");
     assert_eq!(config.file.as_deref(), Some(&*path));
     let shown = config.render();
-    assert!(shown.contains("# file, line 2\n"), "{shown}");
-    assert!(shown.contains("DATABASE_URL=********"), "{shown}");
+    assert!(shown.contains("# BUZZ_SHARDS: file, line 2\n"), "{shown}");
+    assert!(
+        shown.contains("# DATABASE_URL is set (file, line 3)\n"),
+        "{shown}"
+    );
     assert!(!shown.contains("hush"), "{shown}");
     assert!(!format!("{config:?}").contains("hush"));
 }
@@ -664,6 +758,16 @@ fn who_meets_a_running_relay_fails_by_no_other_line() {
     let meeting = wrong.meeting().unwrap();
     assert_eq!(meeting.data_dir, std::path::Path::new("/data"));
     assert_eq!(meeting.health, "127.0.0.1:81".parse().unwrap());
+    assert!(meeting.is_health_uncertain, "the file may have changed");
+    let typed = given(&[
+        ("BUZZ_CONFIG", path),
+        ("BUZZ_HEALTH_BIND", "127.0.0.1"),
+        ("BUZZ_HEALTH_PORT", "82"),
+    ]);
+    assert!(!typed.meeting().unwrap().is_health_uncertain);
+    assert!(!given(&[]).meeting().unwrap().is_health_uncertain);
+    let free = given(&[("BUZZ_HEALTH_PORT", "0")]);
+    assert!(free.meeting().unwrap().is_health_uncertain);
     let gone = given(&[("BUZZ_CONFIG", "/not/there"), ("BUZZ_DATA_DIR", "/x")]);
     assert!(gone.load().is_err());
     assert_eq!(gone.meeting().unwrap().data_dir, std::path::Path::new("/x"));

@@ -44,7 +44,7 @@ async fn drain(State(door): State<Door>, Query(Wait { wait }): Query<Wait>) -> R
 /// # Errors
 ///
 /// What to print when no relay can be reached, or answers.
-pub(super) fn ask(dir: &Path, method: &str, path: &str) -> Result<(u16, Value), String> {
+pub fn ask(dir: &Path, method: &str, path: &str) -> Result<(u16, Value), String> {
     ask_within(CONTROL_ANSWER_WAIT, dir, method, path)
 }
 

@@ -51,6 +51,8 @@ impl Door {
 
     /// Waits until the drain that was asked for has begun, for a bounded time.
     pub async fn begun(&self) {
+        // A relay that ends at once waits for those who listen, so that who asked has an answer.
+        let _listens = self.code.subscribe();
         let begun = async {
             while self.known().by.is_none() {
                 sleep(DRAIN_LOOK).await;

@@ -20,7 +20,7 @@ use tracing::level_filters::LevelFilter;
 use super::logs::Logs;
 use super::notify::Manager;
 use super::pages::pages;
-use crate::config::{Changes, ConfigError, Given, LOG_LEVELS};
+use crate::config::{Changes, ConfigError, Given, LOG_LEVELS, Waiting};
 use crate::limits::SETTINGS_EXCHANGE_WAIT;
 use crate::shard::Common;
 use crate::shard::settings::Settings;
@@ -153,8 +153,13 @@ impl Reloader {
                 let (old, new) = (&change.old, &change.new);
                 tracing::info!(setting = change.variable, old, new, "a setting has changed");
             }
-            for setting in need_restart {
-                tracing::warn!(setting, "a changed setting needs a restart");
+            for Waiting { variable, values } in need_restart {
+                let [old, new] = match values {
+                    Some([old, new]) => [Some(old.as_str()), Some(new.as_str())],
+                    None => [None, None],
+                };
+                let setting = variable;
+                tracing::warn!(setting, old, new, "a changed setting needs a restart");
             }
             for note in &read.notes {
                 tracing::warn!("{note}");
@@ -236,7 +241,17 @@ async fn reload(State(reloader): State<Reloader>) -> Response {
                 |change| json!({"setting": change.variable, "old": change.old, "new": change.new}),
             );
             let changed: Vec<_> = changed.collect();
-            Json(json!({"changed": changed, "need_restart": changes.need_restart})).into_response()
+            let waiting = changes
+                .need_restart
+                .iter()
+                .map(|waiting| match &waiting.values {
+                    Some([old, new]) => {
+                        json!({"setting": waiting.variable, "old": old, "new": new})
+                    }
+                    None => json!({"setting": waiting.variable}),
+                });
+            let waiting: Vec<_> = waiting.collect();
+            Json(json!({"changed": changed, "need_restart": waiting})).into_response()
         }
         Err(error) => {
             let code = match error {

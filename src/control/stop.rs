@@ -31,6 +31,7 @@ use crate::limits::{
 };
 use crate::metrics::{DrainClose, Label, series};
 use crate::shard::{Common, Mail, listener};
+use crate::words::counted;
 
 /// Everything that is needed to end the relay.
 pub struct Stop {
@@ -137,6 +138,11 @@ impl Stop {
             self.holding.release();
         }
         let budget = self.common().settings().config.drain;
+        let grace = match sockets {
+            Sockets::Close => budget.grace,
+            // Nobody has to notice anything.
+            Sockets::Keep | Sockets::Give => Duration::ZERO,
+        };
         // A client that reconnects finds another relay; a transfer had better be told early.
         self.common().transfers.stop();
         {
@@ -148,7 +154,7 @@ impl Stop {
         tracing::info!(
             requested_by = request.as_str(),
             connections = self.common().open_connections(),
-            grace_ms = budget.grace.as_millis() as u64,
+            grace_ms = grace.as_millis() as u64,
             window_ms = budget.jitter.as_millis() as u64,
             hard_stop_ms = budget.hard_stop.as_millis() as u64,
             sockets = sockets.as_str(),
@@ -342,9 +348,9 @@ impl Relay for Stop {
             gone = totals.gone,
             "closing connections"
         );
-        let all = totals.all;
+        let all = counted(totals.all as u64, "connection");
         self.manager
-            .status(&format!("draining: {remaining} of {all} connections left"));
+            .status(&format!("draining: {remaining} of {all} left"));
     }
 }
 

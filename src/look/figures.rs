@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::words;
+
 /// What is not known.
 pub const UNKNOWN: &str = "-";
 
@@ -18,6 +20,11 @@ pub fn count(count: u64) -> String {
         return count.to_string();
     }
     scaled(count, STEPS, "")
+}
+
+/// How many of what, as [`count`] writes it.
+pub fn counted_short(number: u64, noun: &str) -> String {
+    format!("{} {}", count(number), words::noun(number, noun))
 }
 
 /// How much: of a power of 1024.

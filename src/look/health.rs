@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 
 use super::http::{Bounds, Server};
+use crate::config::Meeting;
+use crate::control::command;
 use crate::limits::{HEALTH_ANSWER_BYTES_MAX, HEALTH_ANSWER_WAIT};
 
 /// Asks the health server that the settings put on `health` whether the relay lives or, with
@@ -31,6 +33,17 @@ pub fn ask(health: SocketAddr, ready: bool) -> Result<String, String> {
     }
 }
 
+/// Where the relay that is met there answers, which it says itself where the settings cannot be sure.
+pub fn address(at: &Meeting) -> SocketAddr {
+    if !at.is_health_uncertain {
+        return at.health;
+    }
+    // Who may not ask it, or has no answer, tries what the settings say.
+    let told = command::ask(&at.data_dir, "GET", "/_status").ok();
+    let told = told.and_then(|(_, status)| status["addresses"]["health"].as_str()?.parse().ok());
+    told.unwrap_or(at.health)
+}
+
 /// The health server of the relay that these settings run.
 ///
 /// # Errors
@@ -39,7 +52,7 @@ pub fn ask(health: SocketAddr, ready: bool) -> Result<String, String> {
 pub(super) fn here(health: SocketAddr) -> Result<Server, String> {
     if health.port() == 0 {
         return Err(
-            "BUZZ_HEALTH_PORT=0 picks a free port; set it to the one of the start-up line"
+            "BUZZ_HEALTH_PORT=0 picks a free port, and no relay on BUZZ_DATA_DIR says which; set it to the one of the start-up line"
                 .to_owned(),
         );
     }
@@ -61,6 +74,20 @@ mod tests {
         assert!(error.ends_with("/_liveness answers 503: shard 1 has been silent"));
         let other = server("SSH-2.0-something\r\n");
         assert!(ask(other, true).unwrap_err().contains("no HTTP"));
+    }
+
+    #[test]
+    fn without_a_relay_to_ask_the_settings_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let health = "127.0.0.1:81".parse().unwrap();
+        for is_health_uncertain in [false, true] {
+            let meeting = Meeting {
+                data_dir: folder.path().to_owned(),
+                health,
+                is_health_uncertain,
+            };
+            assert_eq!(address(&meeting), health);
+        }
     }
 
     #[test]

@@ -57,22 +57,34 @@ impl Server {
         Server::At(SocketAddr::new(reachable, bound.port()))
     }
 
-    /// The server of a URL: `http://host:port` and no more.
+    /// The server of a URL: `http://host:port` and no more; `http://` may be left out.
     ///
     /// # Errors
     ///
-    /// What is expected instead.
+    /// What is wrong with it, and what is expected instead.
     pub fn of_url(url: &str) -> Result<Server, String> {
-        let expected = || format!("{url:?}: expected http://host:port");
-        let uri: Uri = url.parse().map_err(|_| expected())?;
-        let authority = uri.authority().ok_or_else(expected)?;
-        let is_bare = uri.scheme_str() == Some("http")
-            && uri.path() == "/"
-            && uri.query().is_none()
-            && !authority.as_str().contains('@');
+        let wrong = |what: &str| Err(format!("{what}; expected http://host:port, or host:port"));
+        // Who types one shall not have it repeated.
+        if url.contains('@') {
+            return wrong("a user or a password has no use here");
+        }
+        let wrong = |what: &str| wrong(&format!("{url:?}: {what}"));
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        if !scheme.eq_ignore_ascii_case("http") {
+            return wrong("the health port speaks plain http only");
+        }
+        let Ok(uri) = format!("http://{rest}").parse::<Uri>() else {
+            return wrong("it is no address");
+        };
+        if uri.path() != "/" || uri.query().is_some() || rest.contains('#') {
+            return wrong("nothing may follow the port");
+        }
+        let Some(authority) = uri.authority().filter(|found| !found.host().is_empty()) else {
+            return wrong("it names no host");
+        };
         let host = authority.host();
-        let (true, Some(port)) = (is_bare && !host.is_empty(), authority.port_u16()) else {
-            return Err(expected());
+        let Some(port) = authority.port_u16().filter(|port| *port > 0) else {
+            return wrong("it names no port");
         };
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         Ok(match bare.parse() {
@@ -254,22 +266,34 @@ pub(super) mod tests {
             ("http://192.0.2.1:8080", "192.0.2.1:8080"),
             ("http://[2001:db8::1]:8080/", "[2001:db8::1]:8080"),
             ("http://relay.example:80", "relay.example:80"),
+            ("HTTP://relay.example:80", "relay.example:80"),
+            ("relay.example:80", "relay.example:80"),
+            ("localhost:8080/", "localhost:8080"),
+            ("192.0.2.1:8080", "192.0.2.1:8080"),
+            ("[2001:db8::1]:8080", "[2001:db8::1]:8080"),
         ] {
             assert_eq!(Server::of_url(url).unwrap().to_string(), shown);
         }
-        for url in [
-            "",
-            "relay.example:80",
-            "http://relay.example",
-            "https://relay.example:80",
-            "http://relay.example:80/_status",
-            "http://relay.example:80/?a",
-            "http://somebody@relay.example:80",
-            "http://:80",
-            "http://relay.example:99999",
+        for (url, what) in [
+            ("", "no address"),
+            ("relay example:80", "no address"),
+            ("relay.example", "no port"),
+            ("http://relay.example", "no port"),
+            ("http://relay.example:0", "no port"),
+            ("https://relay.example:80", "plain http only"),
+            ("ws://relay.example:80", "plain http only"),
+            ("http://relay.example:80/_status", "follow the port"),
+            ("relay.example:80/_status", "follow the port"),
+            ("http://relay.example:80/?a", "follow the port"),
+            ("http://relay.example:80#a", "follow the port"),
+            ("http://somebody:hush@relay.example:80", "a password"),
+            ("http://:80", ""),
+            ("http://relay.example:99999", ""),
         ] {
             let error = Server::of_url(url).unwrap_err();
             assert!(error.contains("http://host:port"), "{url}: {error}");
+            assert!(error.contains(what), "{url}: {error}");
+            assert!(!error.contains("hush"), "{error}");
         }
         let named = Server::of_url("http://localhost:1").unwrap();
         let found = named.addresses(Instant::now() + BOUNDS.wait).unwrap();

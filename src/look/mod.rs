@@ -12,7 +12,8 @@
 //! | [`top`] | its terminal |
 //!
 //! It asks the health port as anybody could, and knows nothing of the process that answers: that may
-//! be on another machine, of another version, or no relay at all.
+//! be on another machine, of another version, or no relay at all. Only where the port is, a relay that
+//! runs here is asked over its control socket, if the settings cannot be sure.
 
 pub mod figures;
 pub mod health;

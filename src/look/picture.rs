@@ -124,7 +124,7 @@ pub struct Totals {
     pub delivered: u64,
     /// Live events not sent.
     pub dropped: u64,
-    /// Questions by kind.
+    /// Queries by kind.
     pub queries: BTreeMap<Text, u64>,
     /// Ends of WebSockets by reason.
     pub closes: BTreeMap<Text, u64>,
@@ -148,7 +148,7 @@ pub struct Gate {
     pub debt: u64,
     /// Where the limit comes from.
     pub source: Text,
-    /// Turned away ever, by reason.
+    /// Shed ever, by reason.
     pub sheds: BTreeMap<Text, u64>,
 }
 
@@ -259,14 +259,14 @@ impl Picture {
         sum(self.totals.events.values())
     }
 
-    /// Questions ever.
+    /// Queries ever.
     pub fn queries(&self) -> u64 {
         sum(self.totals.queries.values())
     }
 }
 
 impl Gate {
-    /// Turned away ever.
+    /// Shed ever.
     pub fn shed(&self) -> u64 {
         sum(self.sheds.values())
     }

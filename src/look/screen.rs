@@ -12,7 +12,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 
-use super::figures::{count, limit, rate, span};
+use super::figures::{count, counted_short, limit, rate, span};
 use super::picture::{Change, Picture, Shard, Text};
 use super::status;
 use crate::limits::{HEARTBEAT_STALE, TOP_POINTS_MAX};
@@ -23,9 +23,9 @@ pub struct Screen {
     name: String,
     now: Option<(Picture, Instant)>,
     before: Option<(Picture, Instant)>,
-    clients: VecDeque<u64>,
+    connections: VecDeque<u64>,
     events: VecDeque<u64>,
-    questions: VecDeque<u64>,
+    queries: VecDeque<u64>,
     trouble: Option<(String, Instant, Duration)>,
 }
 
@@ -36,9 +36,9 @@ impl Screen {
             name,
             now: None,
             before: None,
-            clients: VecDeque::new(),
+            connections: VecDeque::new(),
             events: VecDeque::new(),
-            questions: VecDeque::new(),
+            queries: VecDeque::new(),
             trouble: None,
         }
     }
@@ -48,15 +48,15 @@ impl Screen {
         self.before = self.now.replace((picture, at));
         self.trouble = None;
         let Some(change) = self.change() else { return };
-        let clients = change.now().connections;
+        let connections = change.now().connections;
         let tenths = |rate: Option<f64>| rate.map(|rate| (rate * 10.0).round() as u64);
         let events = tenths(change.a_second(|picture| Some(picture.events())));
-        let questions = tenths(change.a_second(|picture| Some(picture.queries())));
-        add(&mut self.clients, Some(clients));
+        let queries = tenths(change.a_second(|picture| Some(picture.queries())));
+        add(&mut self.connections, Some(connections));
         // The first look tells no rate, and is no point.
         if self.before.is_some() {
             add(&mut self.events, events);
-            add(&mut self.questions, questions);
+            add(&mut self.queries, queries);
         }
     }
 
@@ -64,7 +64,7 @@ impl Screen {
     pub fn missed(&mut self, why: String, at: Instant) {
         let since = self.trouble.as_ref().map_or(at, |(_, since, _)| *since);
         self.trouble = Some((why, since, at.duration_since(since)));
-        for points in [&mut self.clients, &mut self.events, &mut self.questions] {
+        for points in [&mut self.connections, &mut self.events, &mut self.queries] {
             add(points, None);
         }
     }
@@ -79,7 +79,7 @@ impl Screen {
         };
         let area = frame.area();
         let trouble = self.trouble_line();
-        let gates = gates(&change);
+        let gates = gates(&change, usize::from(area.width));
         let charts = match area.height {
             0..CHARTS_ROWS_MIN => 1,
             CHARTS_ROWS_MIN..40 => 5,
@@ -148,14 +148,14 @@ impl Screen {
     fn draw_charts(&self, change: &Change, frame: &mut Frame, area: Rect) {
         let picture = change.now();
         let events = rate(change.a_second(|picture| Some(picture.events())));
-        let questions = rate(change.a_second(|picture| Some(picture.queries())));
+        let queries = rate(change.a_second(|picture| Some(picture.queries())));
         let charts = [
             (
-                format!("{} clients", count(picture.connections)),
-                &self.clients,
+                counted_short(picture.connections, "connection"),
+                &self.connections,
             ),
             (format!("{events} events/s"), &self.events),
-            (format!("{questions} questions/s"), &self.questions),
+            (format!("{queries} queries/s"), &self.queries),
         ];
         let columns = Layout::horizontal([Constraint::Fill(1); 3])
             .spacing(2)
@@ -220,18 +220,30 @@ type Column = (&'static str, usize);
 const GATE_COLUMNS: &[Column] = &[
     ("gate", 13),
     ("limit", 6),
-    ("held", 5),
-    ("wait", 5),
+    ("in flight", 10),
+    ("waiting", 8),
     ("debt", 5),
-    ("shed", 6),
-    ("shed/s", 8),
+    ("sheds", 6),
+    ("sheds/s", 8),
     ("ceiling", 9),
     ("source", 14),
 ];
 
-fn gates(change: &Change) -> Vec<Line<'static>> {
-    let head = GATE_COLUMNS.iter().map(|(head, _)| (*head).to_owned());
-    let head = Line::from(row(GATE_COLUMNS, &head.collect::<Vec<_>>())).bold();
+/// As many columns as have room whole, and one at least.
+fn fitting(columns: &[Column], width: usize) -> &[Column] {
+    let mut left = width;
+    let fit = columns.iter().take_while(|(_, width)| {
+        let fits = *width <= left;
+        left = left.saturating_sub(*width);
+        fits
+    });
+    &columns[..fit.count().max(1)]
+}
+
+fn gates(change: &Change, width: usize) -> Vec<Line<'static>> {
+    let columns = fitting(GATE_COLUMNS, width);
+    let head = columns.iter().map(|(head, _)| (*head).to_owned());
+    let head = Line::from(row(columns, &head.collect::<Vec<_>>())).bold();
     let of_gate = |(name, gate): (&Text, &super::picture::Gate)| {
         let shed = change.a_second(|picture| picture.gates.get(name).map(|gate| gate.shed()));
         let cells = [
@@ -250,7 +262,7 @@ fn gates(change: &Change) -> Vec<Line<'static>> {
             (false, true) => WARNING,
             (false, false) => Style::new(),
         };
-        Line::from(row(GATE_COLUMNS, &cells)).style(style)
+        Line::from(row(columns, &cells)).style(style)
     };
     std::iter::once(head)
         .chain(change.now().gates.iter().map(of_gate))
@@ -259,11 +271,11 @@ fn gates(change: &Change) -> Vec<Line<'static>> {
 
 const SHARD_COLUMNS: &[Column] = &[
     ("shard", 5),
-    ("clients", 8),
+    ("connections", 12),
     ("events/s", 9),
-    ("quest/s", 8),
+    ("queries/s", 10),
     ("subs", 7),
-    ("out/s", 7),
+    ("delivered/s", 12),
     ("queued", 10),
     ("silent", 8),
 ];

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::figures::{UNKNOWN, bytes, count, limit, span, took};
+use super::figures::{UNKNOWN, bytes, count, counted_short, limit, span, took};
 use super::picture::{Change, Picture, Shard, Text, sum};
 use super::source::Source;
 use crate::error::{EXIT_CLEAN, EXIT_FAILED};
+use crate::words::counted;
 
 /// What to print, and the exit code: [`EXIT_CLEAN`] only of a relay that wants traffic.
 #[derive(Debug, Eq, PartialEq)]
@@ -57,9 +58,9 @@ fn ascii_json(value: &Value) -> String {
 pub(super) fn render(name: &str, picture: &Picture) -> String {
     let mut lines = vec![
         headline(name, picture),
-        format!("clients      {}", clients(picture)),
+        format!("connections  {}", connections(picture)),
         format!("events       {}", events(picture)),
-        format!("questions    {}", by_name(&picture.totals.queries)),
+        format!("queries      {}", by_name(&picture.totals.queries)),
         format!("logins       {}", by_name(&picture.totals.logins)),
         format!("closes       {}", by_name(&picture.totals.closes)),
         format!("store        {}", store(&Change::new(picture, None))),
@@ -67,7 +68,11 @@ pub(super) fn render(name: &str, picture: &Picture) -> String {
     ];
     let (imports, exports) = (picture.transfers.imports, picture.transfers.exports);
     if imports > 0 || exports > 0 {
-        lines.push(format!("transfers    {imports} imports, {exports} exports"));
+        lines.push(format!(
+            "transfers    {}, {}",
+            counted(imports, "import"),
+            counted(exports, "export")
+        ));
     }
     if !picture.gates.is_empty() {
         lines.push(String::new());
@@ -102,7 +107,10 @@ pub(super) fn store(change: &Change) -> String {
     }
     for (name, pool) in [("writers", store.writers), ("readers", store.readers)] {
         if let Some(pool) = pool {
-            let _ = write!(text, ", {name} {} of {} busy", pool.in_use, pool.open);
+            let _ = match pool.open {
+                0 => write!(text, ", {name} not connected"),
+                open => write!(text, ", {name} {} of {open} in use", pool.in_use),
+            };
         }
     }
     if let Some(behind) = store.behind.filter(|behind| *behind > 0) {
@@ -117,8 +125,8 @@ pub(super) fn store(change: &Change) -> String {
         .or((store.commits > 0).then_some(ever));
     let _ = write!(
         text,
-        ", {} commits of {}",
-        count(store.commits),
+        ", {} of {}",
+        counted_short(store.commits, "commit"),
         took(a_commit)
     );
     text
@@ -148,13 +156,13 @@ pub(super) fn drain(picture: &Picture) -> String {
     )
 }
 
-fn clients(picture: &Picture) -> String {
+fn connections(picture: &Picture) -> String {
     let of_shards = |number: fn(&Shard) -> &u64| sum(picture.shards.iter().map(number));
     format!(
-        "{} connections, {} ever; {} subscriptions; {} queued",
+        "{} open, {} ever; {}; {} queued",
         count(picture.connections),
         count(picture.totals.connections),
-        count(of_shards(|shard| &shard.subscriptions)),
+        counted_short(of_shards(|shard| &shard.subscriptions), "subscription"),
         bytes(of_shards(|shard| &shard.queued_bytes)),
     )
 }
@@ -188,7 +196,7 @@ fn gates(picture: &Picture) -> Vec<Vec<String>> {
         "in flight",
         "waiting",
         "debt",
-        "shed",
+        "sheds",
         "source",
     ];
     let rows = picture.gates.iter().map(|(name, gate)| {
@@ -211,10 +219,10 @@ fn gates(picture: &Picture) -> Vec<Vec<String>> {
 fn shards(picture: &Picture) -> Vec<Vec<String>> {
     let head = [
         "shard",
-        "clients",
+        "connections",
         "subs",
         "events",
-        "questions",
+        "queries",
         "delivered",
         "queued",
         "silent",
@@ -270,22 +278,22 @@ mod tests {
         let text = render("http://relay.example:8080", &picture(status()));
         let expected = "\
 buzz-uring 1.2.3 (0123456789ab) at http://relay.example:8080: ready, up 1 h 2 min, io_uring
-clients      1500 connections, 9000 ever; 3000 subscriptions; 2.0 KiB queued
+connections  1500 open, 9000 ever; 3000 subscriptions; 2.0 KiB queued
 events       150 duplicate, 300 ephemeral, 50 refused, 2500 stored; 110k delivered, 7 dropped
-questions    100 count, 600 req
+queries      100 count, 600 req
 logins       2 invalid, 40 success
 closes       7000 client, 500 lost
 store        embedded, 4 waiting, 5.0 MiB of 1.0 GiB (0 %), 900 commits of 2.0 ms
 drain        none; it would take 20 s
-transfers    0 imports, 1 exports
+transfers    0 imports, 1 export
 
-gate           limit  ceiling  in flight  waiting  debt  shed        source
-auth            none     none          0        0     0     0  launchdarkly
-history_reads     10       40         12        3     2     6  launchdarkly
+gate           limit  ceiling  in flight  waiting  debt  sheds        source
+auth            none     none          0        0     0      0  launchdarkly
+history_reads     10       40         12        3     2      6  launchdarkly
 
-shard  clients  subs  events  questions  delivered   queued  silent
-0          700  1400    1000        300      50.0k  2.0 KiB   40 ms
-1          800  1600    2000        400      60.0k      0 B    5 ms
+shard  connections  subs  events  queries  delivered   queued  silent
+0              700  1400    1000      300      50.0k  2.0 KiB   40 ms
+1              800  1600    2000      400      60.0k      0 B    5 ms
 ";
         assert_eq!(text, expected, "\n{text}");
     }
@@ -294,7 +302,7 @@ shard  clients  subs  events  questions  delivered   queued  silent
     fn a_database_and_a_drain_have_their_lines() {
         let mut status = status();
         status["store"] = json!({"kind": "postgres", "pending_writes": 0, "commits": 0,
-            "writers": {"in_use": 2, "open": 5}, "readers": {"in_use": 1, "open": 9},
+            "writers": {"in_use": 2, "open": 5}, "readers": {"in_use": 0, "open": 0},
             "listening": false, "behind": 12});
         status["drain"] = json!({"state": "closing", "requested_by": "SIGTERM",
             "running_ms": 61_000, "window_ms": 0, "connections": 1_000,
@@ -302,7 +310,7 @@ shard  clients  subs  events  questions  delivered   queued  silent
         let picture = picture(status);
         assert_eq!(
             store(&Change::new(&picture, None)),
-            "postgres, 0 waiting, writers 2 of 5 busy, readers 1 of 9 busy, 12 behind, \
+            "postgres, 0 waiting, writers 2 of 5 in use, readers not connected, 12 behind, \
              NOT LISTENING, 0 commits of -"
         );
         assert_eq!(

@@ -8,11 +8,15 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Instant;
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
+use ratatui::layout::Rect;
+use ratatui::{TerminalOptions, Viewport};
 
 use super::picture::Picture;
 use super::screen::Screen;
 use super::source::Source;
-use crate::limits::{TOP_KEY_LOOK, TOP_PERIOD};
+use crate::limits::{TOP_COLUMNS_MAX, TOP_KEY_LOOK, TOP_PERIOD, TOP_ROWS_MAX};
 use crate::shard::hooks;
 
 /// Shows the relay until a key ends it.
@@ -27,12 +31,21 @@ pub fn run(source: Source) -> Result<(), String> {
     let mut screen = Screen::new(source.name());
     let answers = ask(source);
     let trouble = |error: io::Error| format!("the terminal fails: {error}");
+    let mut area = area().map_err(trouble)?;
+    let viewport = Viewport::Fixed(area);
     // Sets a panic hook that restores the terminal, too.
-    let mut terminal = ratatui::try_init().map_err(trouble)?;
+    let terminal = ratatui::try_init_with_options(TerminalOptions { viewport });
+    let mut terminal = terminal.map_err(trouble)?;
     let _restored = Restored;
+    execute!(io::stdout(), EnterAlternateScreen).map_err(trouble)?;
     let mut is_stale = true;
     loop {
         if is_stale {
+            let is_now = self::area().map_err(trouble)?;
+            if is_now != area {
+                area = is_now;
+                terminal.resize(area).map_err(trouble)?;
+            }
             terminal.draw(|frame| screen.draw(frame)).map_err(trouble)?;
         }
         is_stale = false;
@@ -52,6 +65,18 @@ pub fn run(source: Source) -> Result<(), String> {
             }
         }
     }
+}
+
+/// What is drawn on: all of the terminal, but no more than the picture can need. Each cell costs
+/// memory and time, and how many there are is what anybody says.
+fn area() -> io::Result<Rect> {
+    let (columns, rows) = terminal::size()?;
+    Ok(Rect::new(
+        0,
+        0,
+        columns.min(TOP_COLUMNS_MAX),
+        rows.min(TOP_ROWS_MAX),
+    ))
 }
 
 /// Restores the terminal when dropped.

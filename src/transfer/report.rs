@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::limits::{PROGRESS_DRAWS_PER_SECOND_MAX, REFUSED_LINES_TOLD_MAX};
 use crate::transfer::import::Watch;
 use crate::transfer::window::Verdict;
+use crate::words::counted;
 
 /// How many lines came to what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +120,8 @@ impl Progress {
         self.bar.inc(bytes);
         if !self.bar.is_hidden() {
             let rate = rate(events, self.began.elapsed());
-            self.bar.set_message(format!("{events} events, {rate}/s"));
+            self.bar
+                .set_message(format!("{}, {rate}/s", counted(events, "event")));
         }
     }
 

@@ -14,7 +14,7 @@ const PAGE: &str = "docs/configuration.md";
 const HEAD: &str = "\
 # Settings
 
-Every setting is an environment variable and, unless it is a secret, the same long option. An option wins over its variable, a variable over [the settings file](#the-settings-file), that over the default; empty or blank is no value. What is wrong fails the start with exit code 64, and every fault is named: first those of the settings file's lines, then those of values. `buzz-uring check-config` prints what the settings come to and where each came from, secrets masked, and opens nothing.
+Every setting is an environment variable and, unless it is a secret, the same long option. An option wins over its variable, a variable over [the settings file](#the-settings-file), that over the default; empty or blank is no value. What is wrong fails the start with exit code 64, and every fault is named: first those of the settings file's lines, then those of values. `buzz-uring check-config` prints what the settings come to and where each came from, and opens nothing. What it prints is itself a settings file: what was given stands in lines, defaults and secrets are comments, and no secret is shown.
 
 What is marked *reload* in the last column takes effect when a running relay [reads its settings file again](operate.md#change-settings-while-it-runs); the rest needs a restart.
 
@@ -39,6 +39,7 @@ DATABASE_URL=postgres://relay:secret@db.example/relay
 - systemd's `EnvironmentFile=` reads such a file alike, so one file can serve both.
 - An unknown name, a name that comes twice, and a line that is none of this fail the start, with file, line and name, and never the value. So do a file of more than 64 KiB, one that is not UTF-8, and one that is not a regular file.
 - A file with secrets that every user of the machine can read is warned of.
+- `buzz-uring check-config > relay.conf` writes one from the settings as they are. Secrets stay where they were; remove the `#` before a default to hold it fast.
 ";
 
 fn page() -> String {

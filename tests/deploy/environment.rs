@@ -59,7 +59,10 @@ fn the_service_s_settings_are_taken_as_a_settings_file() {
     assert_eq!(exit.code(), 0, "{exit:#?}");
     let line = "BUZZ_RELAY_URL=wss://relay.example.com";
     assert!(exit.stdout.contains(line), "{exit:#?}");
-    assert!(exit.stdout.contains("# file, line "), "{exit:#?}");
+    assert!(
+        exit.stdout.contains("# BUZZ_RELAY_URL: file, line "),
+        "{exit:#?}"
+    );
 }
 
 #[test]

@@ -20,10 +20,10 @@ async fn a_ready_relay_is_shown_to_people_and_to_scripts() {
     exit.expect(0, &[]);
     for words in [
         &format!("at http://{}: ready, up ", relay.health),
-        "2 connections, 2 ever; 1 subscriptions",
+        "connections  2 open, 2 ever; 1 subscription; ",
         "1 stored; 1 delivered, 0 dropped",
         "1 req",
-        "1 commits of",
+        "1 commit of",
         "none; it would close all at once",
         "history_reads     40       40",
         "auth            none     none",

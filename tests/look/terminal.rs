@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -16,7 +17,7 @@ use crate::common::{Confine, LOOK, Launch, WAIT, until};
 pub const ENTERS: &str = "\x1b[?1049h";
 pub const LEAVES: &str = "\x1b[?1049l";
 
-/// A program in a terminal of 80 columns and 24 rows. It is killed when this is dropped.
+/// A program in a terminal. It is killed when this is dropped.
 pub struct Terminal {
     child: Child,
     keys: File,
@@ -26,20 +27,19 @@ pub struct Terminal {
 }
 
 impl Terminal {
+    /// In one of 80 columns and 24 rows.
     pub fn run(launch: &Launch) -> Terminal {
+        Terminal::sized(launch, 80, 24)
+    }
+
+    pub fn sized(launch: &Launch, columns: u16, rows: u16) -> Terminal {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&ours).expect("a terminal");
         unlockpt(&ours).expect("a terminal");
         let name = ptsname(&ours, Vec::new()).expect("a name");
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let its_end = rustix::fs::open(name, flags, Mode::empty()).expect("its other end");
-        let size = Winsize {
-            ws_row: 24,
-            ws_col: 80,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&ours, size).expect("a size");
+        tcsetwinsize(&ours, winsize(columns, rows)).expect("a size");
         let its_end = File::from(its_end);
         let stdio = || Stdio::from(its_end.try_clone().expect("a descriptor"));
         let mut command = launch.clone().confine(Confine::Terminal).command();
@@ -74,6 +74,13 @@ impl Terminal {
         until(text, || self.seen()[from..].contains(text).then_some(()));
     }
 
+    /// Gives it another size, of which the program is told.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        tcsetwinsize(&self.keys, winsize(columns, rows)).expect("a size");
+        let program = Pid::from_child(&self.child);
+        kill_process(program, Signal::WINCH).expect("our own child");
+    }
+
     pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("it takes keys");
     }
@@ -100,6 +107,15 @@ impl Terminal {
     pub fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.its_end).expect("a terminal").local_modes;
         modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
+    }
+}
+
+fn winsize(columns: u16, rows: u16) -> Winsize {
+    Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
     }
 }
 

@@ -13,7 +13,7 @@ async fn it_shows_a_relay_until_a_key_is_pressed() {
         let mut terminal = Terminal::run(&beside(&relay, &["top"]));
         for word in [
             "ready",
-            "clients",
+            "connections",
             "events/s",
             "shard",
             "history_reads",
@@ -53,6 +53,24 @@ fn a_relay_that_goes_is_told_and_asked_again() {
     terminal.await_text("ready", before);
     terminal.press("q");
     assert_eq!(terminal.ended().0, Some(0));
+}
+
+#[test]
+fn no_terminal_is_too_large_and_none_keeps_its_size() {
+    let relay = Launch::new().start();
+    for (columns, rows) in [(u16::MAX, 24), (80, u16::MAX)] {
+        let mut terminal = Terminal::sized(&beside(&relay, &["top"]), columns, rows);
+        terminal.await_text("q quits", 0);
+        let before = terminal.seen().len();
+        // Nothing of it has changed, yet all of it is drawn again.
+        terminal.resize(60, 20);
+        terminal.await_text("q quits", before);
+        let before = terminal.seen().len();
+        terminal.resize(u16::MAX, u16::MAX);
+        terminal.await_text("q quits", before);
+        terminal.press("q");
+        assert_eq!(terminal.ended().0, Some(0));
+    }
 }
 
 #[test]

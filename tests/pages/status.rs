@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buzz_uring::limits;
+use buzz_uring::look::figures;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -130,15 +131,21 @@ fn it_shows_a_relay_at_work_to_its_end_and_again() {
     let idle: Vec<Raw> = (0..20).map(|_| Raw::upgraded(relay.address)).collect();
     let traffic = Traffic::start(&relay);
     browser.until(&format!("Number({}) === 22", tile("Connections")));
-    for name in ["Events/s", "Queries/s", "Deliveries/s"] {
+    for name in ["Events/s", "Queries/s", "Delivered/s"] {
         browser.until(&format!("Number({}) > 0", tile(name)));
     }
     browser.until("document.querySelector('.tile .first').getAttribute('d').includes('L')");
     for shard in ["Shard 0", "Shard 1"] {
         browser.until(&format!("Number({}) > 0", row(shard, "Connections")));
     }
-    browser.until(&format!("{} === 'none'", row("Logins", "Limit")));
+    browser.until(&format!("{} === 'none'", row("Auth", "Limit")));
     browser.until(&format!("{} === '40'", row("History reads", "Limit")));
+    // Page and command line write one size in one way.
+    let room = relay.status()["store"]["events_bytes_max"].as_u64();
+    let room = figures::bytes(room.expect("a size"));
+    let shown = "[...document.querySelectorAll('#store > div')]
+        .find((row) => row.firstChild.textContent === 'Room for events')?.lastChild.textContent";
+    browser.until(&format!("{shown} === '{room}'"));
     fake.set(HISTORY_FLAG, json!(3));
     browser.until(&format!("{} === '3'", row("History reads", "Limit")));
     browser.until(&format!("{} === '40'", row("History reads", "Ceiling")));

@@ -103,6 +103,28 @@ async fn a_pool_that_the_server_cannot_give_fails_the_start() {
         .expect(1, &["max_connections", "BUZZ_DB_READ_POOL_SIZE"]);
 }
 
+#[test]
+fn relays_whose_pools_do_not_fit_together_are_told_before_they_are_full() {
+    let Some(cluster) = cluster() else { return };
+    let database = database(cluster);
+    // Each fits, and is idle, so that hardly a connection is open.
+    let given = "SELECT current_setting('max_connections')::bigint";
+    let given = cluster.number("postgres", given);
+    let launch = || on(&database).set("BUZZ_DB_READ_POOL_SIZE", given / 2);
+    let first = launch().start();
+    until("it listens", || {
+        (first.status()["store"]["listening"] == true).then_some(())
+    });
+    let second = launch().start();
+    let told = second.output();
+    let told = told
+        .lines()
+        .find(|line| line.contains("may run out of connections"));
+    let told: serde_json::Value = serde_json::from_str(told.expect("a warning")).expect("JSON");
+    assert!(told["promised"].as_i64() >= Some(given / 2 + 5), "{told}");
+    assert!(told["used"].as_i64() < told["promised"].as_i64(), "{told}");
+}
+
 #[tokio::test]
 async fn while_the_database_is_away_every_client_is_told_and_afterwards_served() {
     let Some(cluster) = cluster() else { return };

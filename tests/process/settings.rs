@@ -31,12 +31,16 @@ fn check_config_prints_the_settings_and_opens_nothing() {
         );
     let exit = launch.run();
     exit.expect(0, &[]);
-    let line = |start: &str| exit.stdout.lines().find(|line| line.starts_with(start));
-    assert!(line("BUZZ_MAX_LIMIT=77 ").is_some(), "{exit:#?}");
-    assert!(line("BUZZ_DEFAULT_LIMIT=33 ").is_some(), "{exit:#?}");
-    assert!(line("BUZZ_SHARDS=2 ").is_some(), "{exit:#?}");
-    assert!(line("BUZZ_MAX_FRAME_BYTES=524288 ").is_some(), "{exit:#?}");
-    assert!(line("DATABASE_URL=").is_some(), "{exit:#?}");
+    for line in [
+        "BUZZ_MAX_LIMIT=77",
+        "BUZZ_DEFAULT_LIMIT=33",
+        "BUZZ_SHARDS=2",
+        "#BUZZ_MAX_FRAME_BYTES=524288",
+        "# DATABASE_URL is set (environment)",
+    ] {
+        let is_there = exit.stdout.lines().any(|there| there == line);
+        assert!(is_there, "{line} is not in {exit:#?}");
+    }
     assert!(!exit.stdout.contains("hush"), "{exit:#?}");
     assert!(!launch.data_dir().exists());
 }
@@ -52,12 +56,27 @@ fn an_option_wins_over_its_variable_and_empty_is_unset() {
         .run();
     exit.expect(0, &[]);
     for line in [
-        "BUZZ_MAX_LIMIT=9 ",
-        "BUZZ_DEFAULT_LIMIT=4 ",
-        "BUZZ_MAX_FILTERS=10 ",
+        "\nBUZZ_MAX_LIMIT=9\n",
+        "\nBUZZ_DEFAULT_LIMIT=4\n",
+        "\n#BUZZ_MAX_FILTERS=10\n",
     ] {
         assert!(exit.stdout.contains(line), "{line} is not in {exit:#?}");
     }
+}
+
+#[test]
+fn bad_usage_is_told_once() {
+    let exit = Launch::new().arg("frobnicate").run();
+    exit.expect(64, &["buzz-uring: unrecognized subcommand 'frobnicate'"]);
+    assert!(!exit.stderr.contains("error: "), "{exit:#?}");
+    assert!(!exit.stderr.ends_with("\n\n"), "{exit:#?}");
+    let postgres = Launch::new().set("BUZZ_STORE", "postgres");
+    let exit = postgres
+        .set("DATABASE_URL", "junk")
+        .arg("check-config")
+        .run();
+    exit.expect(64, &["DATABASE_URL"]);
+    assert_eq!(exit.stderr.matches("DATABASE_URL").count(), 1, "{exit:#?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{File, HUSH, REFUSED, hang_up, info, lines, says};
-use crate::common::{Exit, Launch, Relay, WAIT, raw, until};
+use crate::common::{Exit, Launch, Relay, WAIT, quiet_address, raw, until};
 
 /// What a command says that is run beside the relay.
 fn command(relay: &Relay, arguments: &[&str]) -> Exit {
@@ -82,8 +82,8 @@ fn a_reload_says_what_has_changed_and_what_could_not() {
     let exit = command(&relay, &["reload"]);
     exit.expect(0, &[]);
     let expected = "BUZZ_NAME: before -> after\n\
-                    DATABASE_URL: needs a restart\n\
-                    BUZZ_PING_SECONDS: needs a restart\n";
+                    DATABASE_URL: has changed, needs a restart\n\
+                    BUZZ_PING_SECONDS: 30 -> 9, needs a restart\n";
     assert_eq!(exit.stdout, expected);
     // When it is answered, every shard has it.
     assert_eq!(info(&relay)["name"], "after");
@@ -98,6 +98,41 @@ fn a_reload_says_what_has_changed_and_what_could_not() {
     assert_eq!(info(&relay)["name"], "after");
     let without = Launch::new().start();
     command(&without, &["reload"]).expect(1, &["there is no settings file"]);
+}
+
+#[test]
+fn the_health_port_that_is_asked_is_the_running_relay_s() {
+    let (now, next) = (quiet_address(), quiet_address());
+    let settings = |address: std::net::SocketAddr| {
+        let (ip, port) = (address.ip(), address.port());
+        format!("BUZZ_HEALTH_BIND={ip}\nBUZZ_HEALTH_PORT={port}\n")
+    };
+    let file = File::new(&settings(now));
+    let launch = file
+        .launch()
+        .set("BUZZ_HEALTH_BIND", "")
+        .set("BUZZ_HEALTH_PORT", "");
+    let relay = launch.start();
+    assert_eq!(relay.health, now);
+    // For the next start.
+    file.write(&settings(next));
+    let beside = launch.folder(relay.data_dir());
+    let run = |words: &[&str]| {
+        let launch = beside.clone();
+        words
+            .iter()
+            .fold(launch, |launch, word| launch.arg(word))
+            .run()
+    };
+    run(&["health"]).expect(0, &[]);
+    run(&["health", "--ready"]).expect(0, &[]);
+    let exit = run(&["status"]);
+    exit.expect(0, &[]);
+    assert!(exit.stdout.contains(&format!("http://{now}")), "{exit:#?}");
+    // What is typed counts.
+    let typed = format!("--health-port={}", next.port());
+    let bind = format!("--health-bind={}", next.ip());
+    run(&["health", &bind, &typed]).expect(1, &["no answer from", &next.to_string()]);
 }
 
 #[test]

@@ -26,20 +26,55 @@ fn an_option_comes_before_the_environment_before_the_file_before_the_default() {
         ("BUZZ_MAX_FILTERS=93", "file, line 4"),
         // An empty variable is none.
         ("BUZZ_MAX_SUBSCRIPTIONS=94", "file, line 5"),
-        ("BUZZ_MAX_FRAME_BYTES=524288", "default"),
-        (&format!("BUZZ_CONFIG={}", file.shown()), "environment"),
     ] {
-        let line = exit.stdout.lines().find_map(|line| {
-            let (left, right) = line.split_once('#')?;
-            (left.trim() == setting).then(|| right.trim().to_owned())
-        });
-        assert_eq!(line.as_deref(), Some(origin), "{setting} in {exit:#?}");
+        let (name, _) = setting.split_once('=').expect("a setting");
+        let lines = format!("\n# {name}: {origin}\n{setting}\n");
+        assert!(exit.stdout.contains(&lines), "{lines} in {exit:#?}");
+    }
+    for line in [
+        "#BUZZ_MAX_FRAME_BYTES=524288".to_owned(),
+        format!("# BUZZ_CONFIG is {} (environment)", file.shown()),
+    ] {
+        assert!(exit.stdout.contains(&line), "{line} in {exit:#?}");
     }
     // The option names another file than the variable.
     let other = File::new("BUZZ_MAX_FILTERS=7");
     let argument = format!("--config={}", other.shown());
     let exit = launch.arg(&argument).run();
-    assert!(exit.stdout.contains("BUZZ_MAX_FILTERS=7 "), "{exit:#?}");
+    assert!(exit.stdout.contains("\nBUZZ_MAX_FILTERS=7\n"), "{exit:#?}");
+}
+
+#[test]
+fn what_check_config_prints_is_a_file_of_the_same() {
+    let name = r#"it's "a" \\ $name #1"#;
+    let first = Launch::new()
+        .arg("check-config")
+        .arg("--max-limit=77")
+        .set("BUZZ_NAME", name)
+        .set("DATABASE_URL", HUSH)
+        .run();
+    first.expect(0, &[]);
+    assert!(!first.stdout.contains(HUSH), "{first:#?}");
+    let file = File::new(&first.stdout);
+    // The file alone.
+    let nothing = [
+        "BUZZ_DATA_DIR",
+        "BUZZ_SHARDS",
+        "BUZZ_BIND_ADDR",
+        "BUZZ_HEALTH_PORT",
+    ];
+    let launch = nothing
+        .iter()
+        .fold(file.launch(), |launch, name| launch.set(name, ""));
+    let second = launch.arg("check-config").set("DATABASE_URL", HUSH).run();
+    second.expect(0, &[]);
+    let of = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with("# "));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(of(&second.stdout), of(&first.stdout));
+    let relay = file.launch().start();
+    assert_eq!(super::info(&relay)["name"], name);
 }
 
 #[test]

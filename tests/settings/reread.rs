@@ -248,12 +248,19 @@ fn what_needs_a_restart_is_named_each_time_and_secrets_are_not_shown() {
     for round in 0..2 {
         let lines = file.reread(&relay, &text);
         // BUZZ_SHARDS is given by the environment, so what the file says of it is nothing. The key
-        // is not even judged under this provider.
-        let expected = ["DATABASE_URL", "BUZZ_MAX_SUBSCRIPTIONS"];
+        // has no use under this provider, and is told all the same.
+        let expected = [
+            "DATABASE_URL",
+            "BUZZ_MAX_SUBSCRIPTIONS",
+            "BUZZ_LAUNCHDARKLY_SDK_KEY",
+        ];
+        let line = lines.iter().find(|line| line["setting"] == expected[1]);
+        let line = line.expect("its line");
+        assert_eq!((&line["old"], &line["new"]), (&"1024".into(), &"5".into()));
         assert_eq!(need_restart(&lines), expected, "{round}");
         assert_eq!(changed(&lines).len(), usize::from(round == 0));
         let end = lines.iter().find(|line| says(line, super::TAKEN));
-        assert_eq!(end.expect("a sum")["need_restart"], 2);
+        assert_eq!(end.expect("a sum")["need_restart"], 3);
     }
     assert_eq!(info(&relay)["name"], "after");
     assert_eq!(info(&relay)["limitation"]["max_subscriptions"], 1_024);

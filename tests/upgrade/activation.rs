@@ -31,7 +31,9 @@ async fn restarts_under_load_refuse_nobody_and_lose_nothing() {
         for _ in 0..5 {
             serves(relay.address, 100).await;
             let begun = Instant::now();
-            relay.stop().expect(0, &["\"sockets\":\"kept\""]);
+            relay
+                .stop()
+                .expect(0, &["\"sockets\":\"kept\"", "\"grace_ms\":0,"]);
             // In the queue, with nobody there.
             let mut early = Raw::connect(kept.local_addr().expect("an address"));
             early.send(raw::upgrade(&[]));

@@ -13,6 +13,7 @@ use crate::error::EXIT_CLEAN;
 use crate::limits::{BACKUP_SILENCE_MAX, CONTROL_ANSWER_BYTES_MAX};
 use crate::store::Store;
 use crate::store::embedded::{CompactError, CopyError, Embedded};
+use crate::words::counted;
 
 /// What there is to say where the store is a database.
 pub const NOT_EMBEDDED: &str =
@@ -85,8 +86,9 @@ pub fn backup(config: &Config, to: &Path) -> Result<i32, CopyCommandError> {
     };
     drop(bar);
     say(format_args!(
-        "{}: {events} events, {bytes} bytes",
-        to.display()
+        "{}: {}, {bytes} bytes",
+        to.display(),
+        counted(events, "event")
     ))
 }
 
@@ -115,11 +117,11 @@ pub fn compact(config: &Config) -> Result<i32, CopyCommandError> {
     })?;
     drop(bar);
     say(format_args!(
-        "{}: {} bytes before, {} bytes after, {} events",
+        "{}: {} bytes before, {} bytes after, {}",
         config.data_dir.display(),
         done.before,
         done.after,
-        done.events
+        counted(done.events, "event")
     ))
 }
 

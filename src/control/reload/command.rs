@@ -26,7 +26,14 @@ pub fn reload(dir: &Path) -> Result<String, Failed> {
             format!("{setting}: {old} -> {new}")
         })
         .collect();
-    lines.extend(needing.map(|setting| format!("{}: needs a restart", text(setting))));
+    lines.extend(needing.map(|waiting| {
+        let [setting, old, new] = ["setting", "old", "new"].map(|name| text(&waiting[name]));
+        match waiting["new"].is_string() {
+            true => format!("{setting}: {old} -> {new}, needs a restart"),
+            // Its values are shown to nobody.
+            false => format!("{setting}: has changed, needs a restart"),
+        }
+    }));
     if lines.is_empty() {
         lines.push("nothing has changed".to_owned());
     }

@@ -23,6 +23,7 @@ use crate::transfer::import::{self, Intake};
 use crate::transfer::policy::Policy;
 use crate::transfer::pool::{self, Checks, NoScreen};
 use crate::transfer::report::{Progress, Told, rate};
+use crate::words::counted;
 
 /// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
@@ -103,8 +104,8 @@ pub fn import(config: &Config) -> Result<i32, TransferError> {
     if let Err((ended, unanswered)) = &ran {
         eprintln!("import: ended before its input: {ended}");
         if unanswered.lines > 0 {
-            let lines = unanswered.lines;
-            eprintln!("import: {lines} lines were handed in and not answered; they may be stored");
+            let lines = counted(unanswered.lines, "line");
+            eprintln!("import: {lines} handed in without an answer, and may be stored");
         }
         eprintln!("import: what is stored stays; the same input may be imported again");
     }
@@ -153,7 +154,8 @@ pub fn export(config: &Config, asked: &Asked) -> Result<i32, TransferError> {
     match ran {
         Ok(lines) => {
             let (rate, seconds) = (rate(lines, took), took.as_secs_f64());
-            eprintln!("export: {lines} events ({seconds:.1} s, {rate} events/s)");
+            let events = counted(lines, "event");
+            eprintln!("export: {events} ({seconds:.1} s, {rate} events/s)");
             Ok(EXIT_CLEAN)
         }
         Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {

@@ -32,14 +32,14 @@ fn a_terminal_of_the_usual_size() {
     let lines = drawn(&screen, 80, 24);
     let expected = "\
 ready  http://127.0.0.1:8080  1.2.3 (0123456789ab)  up 1 h 2 min  io_uring
-1500 clients               120 events/s                50 questions/s
+1500 connections           120 events/s                50 queries/s
                        ██                           █                          █
                        ██                           █                          █
                        ██                           █                          █
                        ██                           █                          █
-shard clients events/s quest/s   subs  out/s    queued  silent
-0         700      100       0   1400      0   2.0 KiB   40 ms
-1         800        0       0   1600      0       0 B    5 ms
+shard connections events/s queries/s   subs delivered/s    queued  silent
+0             700      100         0   1400           0   2.0 KiB   40 ms
+1             800        0         0   1600           0       0 B    5 ms
 
 
 
@@ -49,9 +49,9 @@ shard clients events/s quest/s   subs  out/s    queued  silent
 
 
 
-gate          limit held wait debt  shed  shed/s  ceiling        source
-auth           none    0    0    0     0       0     none  launchdarkly
-history_reads    10   12    3    2    10     4.0       40  launchdarkly
+gate          limit in flight waiting debt sheds sheds/s  ceiling        source
+auth           none         0       0    0     0       0     none  launchdarkly
+history_reads    10        12       3    2    10     4.0       40  launchdarkly
 store embedded, 4 waiting, 5.0 MiB of 1.0 GiB (0 %), 910 commits of 5.0 ms
 drain none; it would take 20 s
 q quits";
@@ -64,15 +64,15 @@ fn a_small_terminal_has_all_but_charts_and_some_columns() {
     let lines = drawn(&screen, 40, 12);
     let expected = "\
 ready  http://127.0.0.1:8080  1.2.3 (012
-1500 clients  120 events/s  50 questions
-shard clients events/s quest/s   subs
-0         700      100       0   1400
-1         800        0       0   1600
+1500 connect  120 events/s  50 queries/s
+shard connections events/s queries/s
+0             700      100         0
+1             800        0         0
 
 
-gate          limit held wait debt  shed
-auth           none    0    0    0     0
-history_reads    10   12    3    2    10
+gate          limit in flight waiting
+auth           none         0       0
+history_reads    10        12       3
 store embedded, 4 waiting, 5.0 MiB of 1.
 drain none; it would take 20 s";
     assert_eq!(lines.join("\n"), expected, "\n{}", lines.join("\n"));
@@ -89,7 +89,7 @@ fn many_shards_stand_side_by_side_on_a_large_terminal() {
     screen.saw(picture(many), later + Duration::from_secs(1));
     let lines = drawn(&screen, 200, 50);
     for id in 0..100 {
-        let cells = format!("{id:<5}{:>8}", id * 2);
+        let cells = format!("{id:<5}{:>12}", id * 2);
         assert!(
             lines.iter().any(|line| line.contains(&cells)),
             "{id}\n{}",
@@ -98,7 +98,7 @@ fn many_shards_stand_side_by_side_on_a_large_terminal() {
     }
     let heads = lines
         .iter()
-        .map(|line| line.matches("shard clients").count());
+        .map(|line| line.matches("shard connections").count());
     assert_eq!(heads.max(), Some(4), "{}", lines.join("\n"));
     assert!(lines.iter().any(|line| line.starts_with("history_reads")));
     // On a small one as many as there is room for, and the number of the others.
@@ -195,7 +195,7 @@ fn the_charts_are_bounded() {
         screen.saw(picture(status_later()), at);
         screen.missed(String::new(), at);
     }
-    for points in [&screen.clients, &screen.events, &screen.questions] {
+    for points in [&screen.connections, &screen.events, &screen.queries] {
         assert_eq!(points.len(), TOP_POINTS_MAX);
     }
 }
@@ -211,7 +211,7 @@ fn a_grid_gives_up_columns_before_shards() {
         (columns, blocks, shown)
     };
     assert_eq!(grid(2, 80, 11), (8, 1, 2));
-    assert_eq!(grid(20, 80, 11), (5, 2, 20));
+    assert_eq!(grid(20, 80, 11), (4, 2, 20));
     assert_eq!(grid(30, 80, 11), (4, 2, 21));
     assert_eq!(grid(2, 20, 11), (4, 1, 2), "cut, but there");
     assert_eq!(grid(0, 80, 11), (8, 1, 0));

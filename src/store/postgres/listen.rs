@@ -63,6 +63,11 @@ ORDER BY version LIMIT $3::bigint";
 
 const FORGET_EPHEMERAL: &str = "SELECT buzz.forget_ephemeral($1::float8, $2::bigint)";
 
+/// The first half of a lock that each relay holds as long as it listens, shared, so that it keeps
+/// nobody out. The second half is how many connections the relay may open: a relay that starts adds
+/// up what others may come to, however few they have open.
+pub const SHARES: i32 = 0x6275_7A7A;
+
 /// How far things were when the store was opened, and how the listener fares.
 #[derive(Debug, Default)]
 pub struct Standing {
@@ -177,10 +182,12 @@ impl<'c> Session<'c> {
         let abort = AbortOnDrop(Some(driver));
         let refused = |error| store_error(&error);
         introduce(&client).await.map_err(refused)?;
-        client
-            .batch_execute("LISTEN buzz; LISTEN buzz_ephemeral; LISTEN buzz_access")
-            .await
-            .map_err(refused)?;
+        let begin = format!(
+            "LISTEN buzz; LISTEN buzz_ephemeral; LISTEN buzz_access; \
+             SELECT pg_try_advisory_lock_shared({SHARES}, {})",
+            core.may_open
+        );
+        client.batch_execute(&begin).await.map_err(refused)?;
         let standing = client.prepare(STANDING).await.map_err(refused)?;
         let fetch = client.prepare(FETCH).await.map_err(refused)?;
         let fetch_ephemeral = client.prepare(FETCH_EPHEMERAL).await.map_err(refused)?;

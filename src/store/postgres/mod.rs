@@ -137,6 +137,8 @@ pub(super) struct Core {
     standing: listen::Standing,
     /// A number of this process among those of the database.
     process: i64,
+    /// Connections that this process may open on the server it writes to.
+    may_open: usize,
     clock: fn() -> u64,
 }
 

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use super::error::{store_error, within};
 use super::group::{number, unreadable};
-use super::listen::{STANDING, Standing};
+use super::listen::{SHARES, STANDING, Standing};
 use super::pool::{Connections, Counted, introduce};
 use super::schema::{self, SchemaError};
 use super::url::{Server, UrlError};
@@ -101,11 +101,12 @@ pub async fn open(
         tracing::info!(version, "a migration of the database was applied");
     }
     let own = options.pool + CONNECTIONS_BESIDE;
-    match &reads_from {
+    let may_open = match &reads_from {
         None => {
             let variables = "BUZZ_DB_POOL_SIZE, BUZZ_DB_READ_POOL_SIZE";
             let wanted = own + options.read_pool;
             check_connections(&client, variables, "DATABASE_URL", wanted).await?;
+            wanted
         }
         Some(other) => {
             check_connections(&client, "BUZZ_DB_POOL_SIZE", "DATABASE_URL", own).await?;
@@ -113,8 +114,9 @@ pub async fn open(
             let variables = "BUZZ_DB_READ_POOL_SIZE";
             let wanted = options.read_pool + CONNECTIONS_BESIDE;
             check_connections(&client, variables, "READ_DATABASE_URL", wanted).await?;
+            own
         }
-    }
+    };
     let standing = stand(&client).await?;
     let head = standing.head.load(Ordering::Relaxed);
     let counted = Arc::new(Counted::default());
@@ -139,6 +141,7 @@ pub async fn open(
         bans: access::Bans::default(),
         standing,
         process: i64::from_ne_bytes(process),
+        may_open,
         clock: options.clock,
     }))
 }
@@ -193,10 +196,13 @@ async fn check_connections(
         SELECT current_setting('max_connections')::bigint
              - current_setting('superuser_reserved_connections')::bigint,
                (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
-                AND pid <> pg_backend_pid())";
-    let row = client.query_one(limits, &[]).await;
+                AND pid <> pg_backend_pid()),
+               (SELECT coalesce(sum(objid::bigint), 0)::bigint FROM pg_locks
+                WHERE locktype = 'advisory' AND classid::bigint = $1 AND objsubid = 2)";
+    let row = client.query_one(limits, &[&i64::from(SHARES)]).await;
     let row = row.map_err(|error| store_error(&error))?;
-    let (given, used) = (number(&row, 0)? as usize, number(&row, 1)? as usize);
+    let [given, used, promised] = [number(&row, 0)?, number(&row, 1)?, number(&row, 2)?];
+    let [given, used, promised] = [given, used, promised].map(|count| count as usize);
     if wanted > given {
         return Err(OpenError::TooManyConnections {
             variables,
@@ -205,12 +211,14 @@ async fn check_connections(
             given,
         });
     }
-    if wanted + used > given {
+    // Relays have few connections open while they are idle, and all of them at a bad moment.
+    if wanted + used.max(promised) > given {
         tracing::warn!(
-            url,
+            variable = url,
             wanted,
             given,
             used,
+            promised,
             "the database may run out of connections: others use it too"
         );
     }

@@ -12,6 +12,7 @@ use tokio_postgres::error::SqlState;
 use super::error::store_error;
 use crate::limits::{DB_MIGRATION_TIME, DB_MIGRATION_WAIT};
 use crate::store::StoreError;
+use crate::words::counted;
 
 /// A step of the schema.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +46,7 @@ pub enum SchemaError {
     #[error("its migration {0} is not the one of this program: is it another program's database?")]
     Differs(i32),
     /// Migrations are missing, and were not to be applied.
-    #[error("it lacks {} migrations: run buzz-uring migrate", .0.len())]
+    #[error("it lacks {}: run buzz-uring migrate", counted(.0.len() as u64, "migration"))]
     Missing(Vec<i32>),
     /// A migration failed. Nothing of it remains.
     #[error("migration {version} failed: {detail}")]

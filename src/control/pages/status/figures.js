@@ -29,8 +29,11 @@ const bytes = (value) => {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const power = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), units.length - 1);
   const scaled = value / 1024 ** power;
-  return `${scaled < 10 && power > 0 ? scaled.toFixed(1) : Math.round(scaled)} ${units[power]}`;
+  // As `buzz-uring status` does: cut, not rounded, and one more digit where there are few.
+  const digits = power > 0 && scaled < 100 ? 1 : 0;
+  return `${(Math.floor(scaled * 10 ** digits) / 10 ** digits).toFixed(digits)} ${units[power]}`;
 };
+const many = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 const time = (seconds) => {
   if (!isNumber(seconds)) return "–";
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];

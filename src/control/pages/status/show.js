@@ -49,11 +49,10 @@ const showTiles = (status, change, now) => {
   const connections = status.connections ?? sum(list(status.shards).map((one) => one.connections));
   tile("connections", "Connections", connections, count(connections), now);
   for (const [key, name] of [
-    ["events", "Events/s"], ["queries", "Queries/s"], ["delivered", "Deliveries/s"],
+    ["events", "Events/s"], ["queries", "Queries/s"], ["delivered", "Delivered/s"],
   ]) tile(key, name, change(key), rate(change(key)), now);
 };
 
-const GATES = { history_reads: "History reads", auth: "Logins" };
 const card = (title, meterName, lines) => {
   const root = make("section", "panel");
   root.setAttribute("aria-label", title);
@@ -72,7 +71,7 @@ const card = (title, meterName, lines) => {
 };
 const gateCard = (name) => {
   const lines = ["area", "first", "second", "limit"];
-  const made = card(GATES[name] ?? words(name), "Permits in use", lines);
+  const made = card(words(name), "Permits in flight", lines);
   const key = make("p", "key");
   key.append(make("span", "", "in flight"), make("span", "second", "waiting"), make("span", "limit", "limit"));
   made.svg.after(key);
@@ -94,14 +93,14 @@ const showGates = (status, change, now) => {
     for (const field of ["in_flight", "waiting", "limit"]) note(`${name} ${field}`, now, gate[field]);
     draw(shown.svg, names, now, "In flight");
     const sheds = object(gate.sheds);
-    const cap = (value) => (value === null ? "none" : count(value));
+    const bound = (value) => (value === null ? "none" : count(value));
     rows(shown.dl, [
-      ["Limit", cap(limit)],
-      ["Ceiling", cap(ceiling)],
+      ["Limit", bound(limit)],
+      ["Ceiling", bound(ceiling)],
       ["In flight", count(gate.in_flight)],
       ["Waiting", count(gate.waiting)],
       ["Debt", count(gate.debt)],
-      ["Set by", typeof gate.source === "string" ? gate.source : undefined],
+      ["Source", typeof gate.source === "string" ? gate.source : undefined],
       ["Remembered for", gate.remembered_age_seconds === undefined ? undefined
         : time(gate.remembered_age_seconds)],
       ["Sheds/s", isObject(gate.sheds) ? rate(change(`sheds ${name}`)) : undefined],
@@ -136,7 +135,7 @@ const showShards = (status, change, now) => {
       ["Subscriptions", shard.subscriptions === undefined ? undefined : count(shard.subscriptions)],
       ["Events/s", perSecond("events")],
       ["Queries/s", perSecond("queries")],
-      ["Deliveries/s", perSecond("delivered")],
+      ["Delivered/s", perSecond("delivered")],
       ["Queued", shard.queued_bytes === undefined ? undefined : bytes(shard.queued_bytes)],
     ]);
   });
@@ -147,14 +146,15 @@ const showStore = (status, change) => {
   const store = object(status.store);
   const commits = change("commits");
   const took = commits > 0 ? (1000 * change("commitSeconds")) / commits : undefined;
-  const pool = (value) => (isObject(value) ? `${count(value.in_use)} of ${count(value.open)} in use` : undefined);
+  const pool = (value) => (!isObject(value) ? undefined : value.open === 0 ? "not connected"
+    : `${count(value.in_use)} of ${count(value.open)} in use`);
   const some = (value, form) => (isNumber(value) ? form(value) : undefined);
   const hasBound = isNumber(store.events_bytes_max) && store.events_bytes_max > 0;
   at("store-bar").hidden = !hasBound;
   if (hasBound) bar(at("store-bar"), store.used_bytes, store.events_bytes_max);
   rows(at("store"), [
     ["Kind", typeof store.kind === "string" ? store.kind : "–"],
-    ["Writes that wait", count(store.pending_writes)],
+    ["Waiting", count(store.pending_writes)],
     ["Commits/s", store.commits === undefined ? undefined : rate(commits)],
     ["Time of a commit", store.commits === undefined ? undefined : isNumber(took) ? `${took.toFixed(1)} ms` : "–"],
     ["Used", some(store.used_bytes, bytes)],
@@ -163,7 +163,7 @@ const showStore = (status, change) => {
     ["Free in it", some(store.free_bytes, bytes)],
     ["Writers", pool(store.writers)],
     ["Readers", pool(store.readers)],
-    ["Follows the others", typeof store.listening === "boolean" ? (store.listening ? "yes" : "no") : undefined],
+    ["Listening", typeof store.listening === "boolean" ? (store.listening ? "yes" : "no") : undefined],
     ["Behind", some(store.behind, count)],
   ]);
 };
@@ -183,13 +183,13 @@ const showTotals = (status) => {
     ["Running", time(status.uptime_seconds)],
     ...by("Connections", totals.connections),
     ...by("Events", totals.events),
-    ...by("Deliveries", totals.delivered),
+    ...by("Delivered", totals.delivered),
     ...by("Dropped", totals.dropped),
     ...by("Queries", totals.queries),
     ...by("Closes", totals.closes),
     ...by("Logins", totals.logins),
-    ["Imports that run", transfers.imports > 0 ? count(transfers.imports) : undefined],
-    ["Exports that run", transfers.exports > 0 ? count(transfers.exports) : undefined],
+    ["Imports", transfers.imports > 0 ? count(transfers.imports) : undefined],
+    ["Exports", transfers.exports > 0 ? count(transfers.exports) : undefined],
   ]);
 };
 
@@ -206,7 +206,7 @@ const showDrain = (status) => {
   bar(at("drain-bar"), done, drain.connections || 0);
   const by = drain.requested_by ? `, asked for by ${drain.requested_by}` : "";
   const window = drain.window_ms > 0 ? ` Closes are spread over ${time(drain.window_ms / 1000)}.` : "";
-  say(at("drain-text"), `${count(done)} of ${count(drain.connections)} connections closed: `
+  say(at("drain-text"), `${count(done)} of ${many(drain.connections, "connection")} closed: `
     + `${count(drain.acknowledged)} acknowledged, ${count(drain.cancelled)} cancelled, `
     + `${count(drain.gone)} gone. Sockets left: ${count(drain.sockets_remaining)}. `
     + `Running for ${time(drain.running_ms / 1000)}${by}.${window}`);
@@ -226,6 +226,6 @@ const showHead = (status) => {
     flags.provider && `flags from ${flags.provider}${flags.ready === false ? ", not ready" : ""}`,
   ];
   say(at("facts"), facts.filter(Boolean).join(" · "));
-  const figure = isNumber(status.connections) ? `, ${count(status.connections)} connections` : "";
+  const figure = isNumber(status.connections) ? `, ${many(status.connections, "connection")}` : "";
   document.title = `${stage}${figure} · buzz-uring`;
 };

@@ -111,7 +111,8 @@ fn a_slow_turn_is_waited_for_and_not_for_ever() {
             let take = "SELECT pg_advisory_lock(7094707117252804609)";
             cluster.run(&database, &format!("{take}; SELECT pg_sleep({seconds})"));
         });
-        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted";
+        let held = "SELECT count(*) FROM pg_locks
+                    WHERE locktype = 'advisory' AND granted AND objsubid = 1";
         while cluster.number(&name(&url), held) == 0 {
             thread::sleep(Duration::from_millis(5));
         }
