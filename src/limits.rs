@@ -586,6 +586,10 @@ pub const SIGNALS_WAITING_MAX: usize = 8;
 /// Log lines that may wait for the log thread; a further one is dropped and counted, because a shard
 /// must not wait for whoever reads our standard error.
 pub const LOG_LINES_WAITING_MAX: usize = 8_192;
+/// Time after which lines that are not urgent are written, those of the time together.
+pub const LOG_GATHER: Duration = Duration::from_millis(5);
+/// Bytes of lines that are written at once; the line that passes it is the last.
+pub const LOG_BLOCK_BYTES_MAX: usize = 64 << 10;
 /// Longest wait at exit for the waiting log lines to be written, in milliseconds.
 pub const LOG_FLUSH_MS_MAX: u64 = 1_000;
 /// Period of the metrics recorder's own upkeep, in milliseconds.

@@ -1,7 +1,8 @@
 //! Log lines: JSON on standard error when a program reads it, human ones on a terminal.
 //!
 //! A shard must never wait for whoever reads our standard error, so lines go through a bounded
-//! queue to a thread that writes them; a line that finds the queue full is dropped and counted.
+//! queue to a thread that writes them, [`LOG_GATHER`](limits::LOG_GATHER) later at most; a line that
+//! finds the queue full is dropped and counted.
 //!
 //! Only lines of this crate (and warnings of others) are written. The LaunchDarkly SDK and its HTTP
 //! client speak through the `log` crate, which is left without a logger on purpose: their lines may
@@ -10,11 +11,12 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::Thread;
 use std::time::Duration;
 
 use metrics::Counter;
-use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -145,41 +147,64 @@ enum Item {
 
 /// The way to the log thread.
 #[derive(Clone, Debug)]
-struct Queue(SyncSender<Item>);
+struct Queue {
+    items: SyncSender<Item>,
+    thread: Thread,
+}
 
 impl Queue {
     fn start(out: impl Write + Send + 'static) -> io::Result<Queue> {
-        let (sender, receiver) = sync_channel(limits::LOG_LINES_WAITING_MAX);
+        let (items, receiver) = sync_channel(limits::LOG_LINES_WAITING_MAX);
         let thread = std::thread::Builder::new().name("logs".to_owned());
-        thread.spawn(move || write_lines(&receiver, out))?;
-        Ok(Queue(sender))
+        let thread = thread.spawn(move || write_lines(&receiver, out))?;
+        let thread = thread.thread().clone();
+        Ok(Queue { items, thread })
     }
 
-    fn push(&self, line: Vec<u8>) {
-        if let Err(TrySendError::Full(_)) = self.0.try_send(Item::Line(line)) {
+    fn push(&self, line: Vec<u8>, is_urgent: bool) {
+        if let Err(TrySendError::Full(_)) = self.items.try_send(Item::Line(line)) {
             dropped().increment(1);
+        }
+        if is_urgent {
+            self.thread.unpark();
         }
     }
 
     fn flush(&self, wait: Duration) {
         let (sender, done) = sync_channel(1);
         // A full queue is not waited for: its reader is stuck, and the exit must not be.
-        if self.0.try_send(Item::Flush(sender)).is_ok() {
+        if self.items.try_send(Item::Flush(sender)).is_ok() {
+            self.thread.unpark();
             let _ = done.recv_timeout(wait);
         }
     }
 }
 
+/// Writes what is queued, as much as there is at once. Then it looks away for a moment, unless
+/// something is urgent: being woken for every line of an access log costs a shard as much as the
+/// connection that the line is about.
 fn write_lines(queue: &Receiver<Item>, mut out: impl Write) {
-    while let Ok(item) = queue.recv() {
-        // Nobody is left to tell that standard error is broken.
-        match item {
-            Item::Line(line) => drop(out.write_all(&line)),
-            Item::Flush(done) => {
-                let _ = out.flush();
-                let _ = done.try_send(());
+    let mut block = Vec::new();
+    // Nobody is left to tell that standard error is broken.
+    let mut write = |block: &mut Vec<u8>| {
+        let _ = out.write_all(block).and_then(|()| out.flush());
+        block.clear();
+    };
+    while let Ok(first) = queue.recv() {
+        for item in std::iter::once(first).chain(queue.try_iter()) {
+            match item {
+                Item::Line(line) => block.extend_from_slice(&line),
+                Item::Flush(done) => {
+                    write(&mut block);
+                    let _ = done.try_send(());
+                }
+            }
+            if block.len() >= limits::LOG_BLOCK_BYTES_MAX {
+                write(&mut block);
             }
         }
+        write(&mut block);
+        std::thread::park_timeout(limits::LOG_GATHER);
     }
 }
 
@@ -195,7 +220,16 @@ impl<'a> MakeWriter<'a> for Queue {
         Line {
             queue: self,
             bytes: Vec::new(),
+            is_urgent: false,
         }
+    }
+
+    fn make_writer_for(&'a self, about: &Metadata<'_>) -> Line<'a> {
+        // Who ends the process says why, and does not wait for this line.
+        let is_urgent = *about.level() <= Level::WARN;
+        let mut line = self.make_writer();
+        line.is_urgent = is_urgent;
+        line
     }
 }
 
@@ -203,6 +237,7 @@ impl<'a> MakeWriter<'a> for Queue {
 struct Line<'a> {
     queue: &'a Queue,
     bytes: Vec<u8>,
+    is_urgent: bool,
 }
 
 impl Write for Line<'_> {
@@ -219,7 +254,8 @@ impl Write for Line<'_> {
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         if !self.bytes.is_empty() {
-            self.queue.push(std::mem::take(&mut self.bytes));
+            let line = std::mem::take(&mut self.bytes);
+            self.queue.push(line, self.is_urgent);
         }
     }
 }
@@ -269,7 +305,7 @@ pub(crate) mod capture {
 mod tests {
     use super::capture::Captured;
     use super::*;
-    use std::sync::{Arc, Barrier};
+    use std::sync::{Arc, Barrier, Mutex};
 
     #[test]
     fn json_lines_are_flat_objects() {
@@ -321,38 +357,71 @@ mod tests {
         assert!(!text.contains("early") && text.contains("later"), "{text}");
     }
 
-    #[test]
-    fn a_stuck_reader_costs_lines_and_no_time() {
-        /// Blocks in its first write until it is let go.
-        struct Stuck(Arc<Barrier>, Captured);
-        impl Write for Stuck {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                if self.1.text().is_empty() {
-                    self.0.wait();
-                }
-                self.1.write(bytes)
+    /// Blocks in its first write until it is let go.
+    struct Stuck(Arc<Barrier>, Captured);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.1.text().is_empty() {
+                self.0.wait();
+                self.0.wait();
             }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
+            self.1.write(bytes)
         }
 
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stuck_reader_costs_lines_and_no_time() {
         let (barrier, captured) = (Arc::new(Barrier::new(2)), Captured::default());
         let queue = Queue::start(Stuck(Arc::clone(&barrier), captured.clone())).unwrap();
-        let lines = limits::LOG_LINES_WAITING_MAX + 100;
-        for _ in 0..lines {
-            queue.push(b"x\n".to_vec());
+        queue.push(b"x\n".to_vec(), false);
+        barrier.wait(); // this one is in the writer's hands
+        for _ in 0..limits::LOG_LINES_WAITING_MAX + 100 {
+            queue.push(b"x\n".to_vec(), false);
         }
         queue.flush(Duration::from_secs(5)); // returns at once: the queue is full
         barrier.wait();
-        // One may be in the writer's hands beside those in the queue.
-        let kept = limits::LOG_LINES_WAITING_MAX;
+        let kept = limits::LOG_LINES_WAITING_MAX + 1;
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while captured.text().lines().count() < kept {
             assert!(std::time::Instant::now() < deadline, "lines were lost");
             std::thread::yield_now();
         }
         queue.flush(Duration::from_secs(5));
-        assert!(captured.text().lines().count() <= kept + 1);
+        assert_eq!(captured.text().lines().count(), kept);
+    }
+
+    #[test]
+    fn lines_of_a_moment_are_written_together_and_in_order() {
+        /// Keeps each write by itself.
+        struct Writes(Arc<Mutex<Vec<String>>>);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let text = String::from_utf8(bytes.to_vec()).unwrap();
+                self.0.lock().unwrap().push(text);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let writes = Arc::new(Mutex::new(Vec::new()));
+        let (items, queue) = sync_channel(100);
+        let long = vec![b'y'; limits::LOG_BLOCK_BYTES_MAX];
+        for line in [b"a\n", b"b\n", &long[..], b"c\n", b"d\n"] {
+            items.send(Item::Line(line.to_vec())).unwrap();
+        }
+        drop(items);
+        write_lines(&queue, Writes(writes.clone()));
+        let long = String::from_utf8(long).unwrap();
+        assert_eq!(
+            *writes.lock().unwrap(),
+            [format!("a\nb\n{long}"), "c\nd\n".to_owned()]
+        );
     }
 }
