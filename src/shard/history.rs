@@ -16,7 +16,6 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::limits::{
@@ -54,7 +53,7 @@ struct Read {
     sub: SubId,
     /// The subscription that a REQ fills; a COUNT has none.
     fills: Option<(SubKey, u32)>,
-    /// Values in the filters of a COUNT. Those of a REQ are its subscription's.
+    /// Values in its filters, without those that its subscription counts.
     values: usize,
     /// `None` while a reader thread has it.
     question: Option<Question>,
@@ -98,7 +97,7 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
     if must_log_in(shard, conn) {
         return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
-    let Some((key, serial)) = conn.add_sub(shard, sub.clone(), values) else {
+    let Some((key, serial, kept)) = conn.add_sub(shard, sub.clone(), &filters) else {
         return refuse(
             shard,
             conn,
@@ -107,17 +106,21 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
             &TOO_MANY_SUBS,
         );
     };
-    let filters: Arc<[Filter]> = filters.into();
-    shard.subscribe(key, filters.clone());
     let only_live = filters.iter().all(|filter| filter.limit == Some(0));
     let bounds = QueryBounds {
         limit_max: shard.config().limit_max,
         limit_default: shard.config().limit_default,
     };
-    let question = Question::events(&shard.reader, filters, bounds, conn.viewer());
+    let question = Question::events(&shard.reader, filters.into(), bounds, conn.viewer());
     let mut read = Read::new(sub, Some((key, serial)), question);
     match &read.question {
-        _ if !only_live => enter(shard, conn, read),
+        _ if !only_live => {
+            // Those that the subscription does not keep are here all the same until it has read.
+            read.values = values - kept;
+            conn.filter_values
+                .set(conn.filter_values.get() + read.values);
+            enter(shard, conn, read);
+        }
         // There is nothing to read but the watermark, and no reader is held for that.
         Some(Question::FarEvents(_, delivered)) => {
             conn.set_watermark(key, *delivered);
@@ -213,7 +216,13 @@ fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
         if reads.running >= READS_AT_ONCE_MAX {
             // Reads of subscriptions that are gone leave here, and a COUNT is bounded as a
             // subscription is, so no more wait than a connection may have subscriptions.
-            reads.waiting.retain(|read| read.is_wanted(conn));
+            reads.waiting.retain(|read| {
+                let is_wanted = read.is_wanted(conn);
+                if !is_wanted {
+                    read.forget(conn);
+                }
+                is_wanted
+            });
             if reads.waiting.len() >= shard.config().subscriptions_max {
                 read.forget(conn);
                 return refuse(
