@@ -55,8 +55,10 @@ impl Conn {
             None if subs.len() >= shard.config().subscriptions_max => return None,
             None => {
                 // One at a time: most clients hold few, and an idle connection must stay small.
-                subs.reserve_exact(1);
-                subs.push(None);
+                let mut more = std::mem::take(&mut *subs).into_vec();
+                more.reserve_exact(1);
+                more.push(None);
+                *subs = more.into_boxed_slice();
                 subs.len() - 1
             }
         };
@@ -81,8 +83,12 @@ impl Conn {
             .position(|sub| sub.as_ref().is_some_and(|sub| sub.id == *id));
         let slot = found?;
         let sub = subs[slot].take();
-        while subs.last().is_some_and(Option::is_none) {
-            subs.pop();
+        let in_use = subs.iter().rposition(Option::is_some);
+        let in_use = in_use.map_or(0, |last| last + 1);
+        if in_use < subs.len() {
+            let mut fewer = std::mem::take(&mut *subs).into_vec();
+            fewer.truncate(in_use);
+            *subs = fewer.into_boxed_slice();
         }
         drop(subs);
         let held = self.forget_sub(shard, slot, sub);
