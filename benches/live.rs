@@ -8,7 +8,6 @@
 #![allow(missing_docs)] // What the macros make.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use buzz_uring::live::{SubKey, Subscriptions};
 use buzz_uring::nostr::testing::Author;
@@ -42,7 +41,7 @@ fn world(event: Event, count: u64, matching: usize, filter: impl Fn(u64) -> Stri
     let mut subscriptions = Subscriptions::new();
     for number in 0..count {
         let filter = Filter::parse(&filter(number), 1_000).expect("a filter");
-        subscriptions.insert(SubKey(number), Arc::from([filter]));
+        subscriptions.insert(SubKey(number), &[filter]);
     }
     let mut out = Vec::new();
     subscriptions.matching(&event, &mut out);
@@ -110,20 +109,19 @@ fn a_thousand_matching(mut world: World) -> World {
 }
 
 /// A subscription that comes and goes among ten thousand of its shape.
-fn come_and_go(filter: impl Fn(u64) -> String) -> (World, Arc<[Filter]>) {
+fn come_and_go(filter: impl Fn(u64) -> String) -> (World, [Filter; 1]) {
     let own = Filter::parse(&filter(3), 1_000).expect("a filter");
-    (world(contacts(), 10_000, 0, filter), Arc::from([own]))
+    (world(contacts(), 10_000, 0, filter), [own])
 }
 
 #[library_benchmark]
 #[bench::author(come_and_go(|n| format!(r#"{{"authors":["{}"]}}"#, hex(n))))]
 #[bench::feed(come_and_go(feed))]
 #[bench::popular_kind(come_and_go(|_| r#"{"kinds":[1]}"#.to_owned()))]
-fn insert_and_remove((mut world, filters): (World, Arc<[Filter]>)) -> (World, Arc<[Filter]>) {
-    world
-        .subscriptions
-        .insert(SubKey(u64::MAX), black_box(Arc::clone(&filters)));
-    world.subscriptions.remove(SubKey(u64::MAX));
+fn insert_and_remove((mut world, filters): (World, [Filter; 1])) -> (World, [Filter; 1]) {
+    let key = SubKey(u64::MAX);
+    let place = world.subscriptions.insert(key, black_box(&filters));
+    world.subscriptions.remove(place, key);
     (world, filters)
 }
 

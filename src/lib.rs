@@ -10,6 +10,8 @@
 //! | [`limits`] | every bound, named with its unit |
 //! | [`error`] | the exit codes |
 //! | [`secret`] | text that never shows itself |
+//! | [`table`] | things with numbers, in chunks that never move |
+//! | [`thin`] | bytes behind one pointer, for what there is very much of |
 //! | [`version`] | what was built: version and commit |
 //! | [`words`] | numbers with their nouns |
 //! | [`cli`] | one table of settings; subcommands |
@@ -48,6 +50,8 @@ pub mod nostr;
 pub mod secret;
 pub mod shard;
 pub mod store;
+pub mod table;
+pub mod thin;
 pub mod transfer;
 pub mod version;
 pub mod words;

@@ -108,7 +108,7 @@ impl Index {
 
 /// Gives memory of a table back that has become a fraction of what it was, seldom enough to cost
 /// nothing a removal.
-pub(super) fn shrink_sparse<T>(table: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
+fn shrink_sparse<T>(table: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
     if table.capacity() >= INDEX_SHRINK_ENTRIES_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2, hash);
     }

@@ -11,7 +11,7 @@
 //! Under 2., where the filter also names at most [`COMBINED_KINDS_MAX`] kinds, each value is
 //! combined with each kind: a reaction then never looks at those who follow its author's notes. So
 //! a filter has at most that many keys a value, and values are bounded a connection. A filter that
-//! can match nothing has no key.
+//! can match nothing is not kept, and has no key.
 //!
 //! A key is a 32-bit fingerprint under a seed that no client knows. Two values may share one; then
 //! a subscription is looked at in vain, which its full check makes harmless.
@@ -20,8 +20,9 @@ use std::hash::{BuildHasher, Hasher};
 
 use foldhash::quality::RandomState;
 
+use super::packed::{Parts, Values};
 use crate::limits::COMBINED_KINDS_MAX;
-use crate::nostr::{Event, Filter};
+use crate::nostr::Event;
 
 /// What stands for a value of a dimension, with or without a kind, in the index.
 pub(super) type Key = u32;
@@ -47,12 +48,11 @@ impl Keys {
         }
     }
 
-    /// Calls `each` for the classes and keys that `filter` is registered under; the same ones
+    /// Calls `each` for the classes and keys that a filter is registered under; the same ones
     /// whenever it is asked, some perhaps twice.
-    pub(super) fn of_filter(&self, filter: &Filter, mut each: impl FnMut(Class, Key)) {
-        let kinds = filter.kinds.as_deref();
-        match narrowest(filter) {
-            Narrowest::Nothing => {}
+    pub(super) fn of_filter(&self, filter: Parts<'_>, mut each: impl FnMut(Class, Key)) {
+        let (kinds, narrowest) = narrowest(filter);
+        match narrowest {
             Narrowest::Ids(ids) => {
                 ids.iter()
                     .for_each(|id| each(Class::alone(ID), self.alone(self.value(ID, id))));
@@ -63,16 +63,11 @@ impl Keys {
                 }
             }
             Narrowest::Tag(letter, values) => {
-                for value in values {
-                    self.of_value(letter, value, kinds, &mut each);
-                }
+                values.for_each(|value| self.of_value(letter, value, kinds, &mut each));
             }
             Narrowest::Kinds(kinds) => {
                 for kind in kinds {
-                    each(
-                        Class::alone(KIND),
-                        self.alone(self.value(KIND, &kind.to_le_bytes())),
-                    );
+                    each(Class::alone(KIND), self.alone(self.value(KIND, kind)));
                 }
             }
             Narrowest::Everything => each(Class::alone(ALL), self.alone(self.value(ALL, &[]))),
@@ -84,7 +79,7 @@ impl Keys {
         let kind = event.kind();
         for (dimension, value) in [
             (ALL, &[] as &[u8]),
-            (KIND, &kind.to_le_bytes()),
+            (KIND, &kind.to_be_bytes()),
             (ID, event.id()),
             (AUTHOR, event.pubkey()),
         ]
@@ -111,13 +106,14 @@ impl Keys {
         &self,
         dimension: u8,
         value: &[u8],
-        kinds: Option<&[u16]>,
+        kinds: Option<&[[u8; 2]]>,
         each: &mut impl FnMut(Class, Key),
     ) {
         let value = self.value(dimension, value);
         match kinds {
             Some(kinds) if kinds.len() <= COMBINED_KINDS_MAX => {
-                for &kind in kinds {
+                for kind in kinds {
+                    let kind = u16::from_be_bytes(*kind);
                     each(Class::combined(dimension, kind), self.combined(value, kind));
                 }
             }
@@ -197,46 +193,53 @@ const AUTHOR: u8 = 3;
 
 /// The dimension that a filter is registered in, by the rule at the head of this file.
 enum Narrowest<'a> {
-    Nothing,
     Ids(&'a [[u8; 32]]),
     Authors(&'a [[u8; 32]]),
-    Tag(u8, &'a [Box<[u8]>]),
-    Kinds(&'a [u16]),
+    Tag(u8, Values<'a>),
+    Kinds(&'a [[u8; 2]]),
     Everything,
 }
 
-fn narrowest(filter: &Filter) -> Narrowest<'_> {
-    let (ids, authors, kinds) = (&filter.ids, &filter.authors, &filter.kinds);
-    if filter.is_void() {
-        return Narrowest::Nothing;
-    }
-    if let Some(ids) = ids {
-        return Narrowest::Ids(ids);
-    }
-    let tag = filter
-        .tags
-        .iter()
-        .min_by_key(|(letter, values)| (values.len(), *letter));
-    match (authors, tag, kinds) {
-        (Some(authors), Some((_, values)), _) if authors.len() <= values.len() => {
-            Narrowest::Authors(authors)
+/// The kinds of a filter, and its narrowest dimension.
+fn narrowest(mut filter: Parts<'_>) -> (Option<&[[u8; 2]]>, Narrowest<'_>) {
+    let kinds = filter.kinds();
+    let _ = (filter.since(), filter.until());
+    let authors = filter.authors();
+    let narrowest = match filter.ids() {
+        Some(ids) => Narrowest::Ids(ids),
+        None => {
+            let tag = filter
+                .tags()
+                .min_by_key(|(letter, values)| (values.len(), *letter));
+            match (authors, tag, kinds) {
+                (Some(authors), Some((_, values)), _) if authors.len() <= values.len() => {
+                    Narrowest::Authors(authors)
+                }
+                (_, Some((letter, values)), _) => Narrowest::Tag(letter, values),
+                (Some(authors), None, _) => Narrowest::Authors(authors),
+                (None, None, Some(kinds)) => Narrowest::Kinds(kinds),
+                (None, None, None) => Narrowest::Everything,
+            }
         }
-        (_, Some((letter, values)), _) => Narrowest::Tag(*letter, values),
-        (Some(authors), None, _) => Narrowest::Authors(authors),
-        (None, None, Some(kinds)) => Narrowest::Kinds(kinds),
-        (None, None, None) => Narrowest::Everything,
-    }
+    };
+    (kinds, narrowest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::packed::Packed;
+    use crate::nostr::Filter;
 
     /// The classes that a filter is registered in, one for each key.
     fn classes(text: &str) -> Vec<Class> {
         let mut classes = Vec::new();
         let filter = Filter::parse(text, 1_000).unwrap();
-        Keys::new().of_filter(&filter, |class, _| classes.push(class));
+        let packed = Packed::new(&[filter]);
+        let keys = Keys::new();
+        packed
+            .each()
+            .for_each(|filter| keys.of_filter(filter, |class, _| classes.push(class)));
         classes
     }
 

@@ -2,8 +2,9 @@
 
 mod index;
 mod keys;
+mod packed;
 mod recent;
 mod subscriptions;
 
 pub use recent::RecentIds;
-pub use subscriptions::{SubKey, Subscriptions};
+pub use subscriptions::{Place, SubKey, Subscriptions};

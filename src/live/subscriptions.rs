@@ -4,30 +4,28 @@
 //! an event costs depends on whom it nearly concerns, not on how many listen.
 
 use std::fmt;
-use std::hash::BuildHasher;
-use std::sync::Arc;
 
-use foldhash::quality::RandomState;
-use hashbrown::HashTable;
-use slab::Slab;
-
-use super::index::{Index, Slot, shrink_sparse};
+use super::index::{Index, Slot};
 use super::keys::{Keys, Registered};
+use super::packed::{Packed, Parts};
 use crate::limits::SUBSCRIPTIONS_SHARD_MAX;
 use crate::nostr::{Event, Filter};
+use crate::table::Table;
 
 /// The shard's name for a subscription of one of its connections. The number means nothing here.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SubKey(pub u64);
 
+/// Where a subscription is, for its removal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Place(Slot);
+
 /// The subscriptions of one shard.
 pub struct Subscriptions {
-    slots: Slab<Subscription>,
-    by_key: HashTable<Slot>,
+    slots: Table<Subscription>,
     index: Index,
     keys: Keys,
     registered: Registered,
-    seed: RandomState,
     /// Number of the event that is matched, to ask a subscription with several keys once.
     turn: u32,
 }
@@ -38,60 +36,54 @@ impl Subscriptions {
         Subscriptions::with_keys(Keys::new())
     }
 
-    /// Adds a subscription: from now on it is found by every event that one of `filters` matches.
-    /// `limit` has no say in that (NIP-01: it is about the initial query).
+    /// Adds a subscription: from now on `key` is found by every event that one of `filters`
+    /// matches. `limit` has no say in that (NIP-01: it is about the initial query). Nothing keeps
+    /// a key from being here twice, in two places.
     ///
     /// # Panics
     ///
-    /// If `key` is here already, or [`SUBSCRIPTIONS_SHARD_MAX`] subscriptions are.
-    pub fn insert(&mut self, key: SubKey, filters: Arc<[Filter]>) {
-        assert!(
-            self.find(key).is_none(),
-            "a key is inserted once until it is removed"
-        );
+    /// If [`SUBSCRIPTIONS_SHARD_MAX`] subscriptions are here.
+    pub fn insert(&mut self, key: SubKey, filters: &[Filter]) -> Place {
         assert!(
             self.slots.len() < SUBSCRIPTIONS_SHARD_MAX,
             "no slot is left"
         );
-        let slot = self.slots.insert(Subscription {
+        let subscription = Subscription {
             key,
-            filters,
+            filters: Packed::new(filters),
             turn: self.turn,
-        }) as Slot;
-        for filter in &*self.slots[slot as usize].filters {
+        };
+        let slot = self.slots.insert(subscription);
+        for filter in self.slots[slot].filters.each() {
             self.keys.of_filter(filter, |class, key| {
                 self.registered.add(class);
-                self.index.add(key, slot);
+                self.index.add(key, slot as Slot);
             });
         }
-        let hash = |slot: &Slot| self.seed.hash_one(self.slots[*slot as usize].key);
-        self.by_key
-            .insert_unique(self.seed.hash_one(key), slot, hash);
+        Place(slot as Slot)
     }
 
-    /// Removes a subscription, and all that it occupied. False: there is none of this key.
-    pub fn remove(&mut self, key: SubKey) -> bool {
-        let Some(slot) = self.find(key) else {
-            return false;
-        };
-        let found = self
-            .by_key
-            .find_entry(self.seed.hash_one(key), |&other| other == slot);
-        found.expect("it was found just now").remove();
-        shrink_sparse(&mut self.by_key, |slot| {
-            self.seed.hash_one(self.slots[*slot as usize].key)
-        });
-        let subscription = self.slots.remove(slot as usize);
-        for filter in &*subscription.filters {
+    /// Removes a subscription, and all that it occupied. Returns its values, see
+    /// [`Subscriptions::value_count`]; `None`: there is none of this key in this place.
+    pub fn remove(&mut self, place: Place, key: SubKey) -> Option<usize> {
+        let Place(slot) = place;
+        let values = self.value_count(place, key)?;
+        let removed = self.slots.remove(slot as usize)?;
+        for filter in removed.filters.each() {
             self.keys.of_filter(filter, |class, key| {
                 self.registered.remove(class);
                 self.index.remove(key, slot);
             });
         }
-        if self.slots.is_empty() {
-            self.slots.shrink_to_fit();
-        }
-        true
+        Some(values)
+    }
+
+    /// Values in all lists of the filters that are kept, which are those that an event can pass.
+    /// `None`: there is no subscription of this key in this place.
+    pub fn value_count(&self, place: Place, key: SubKey) -> Option<usize> {
+        let subscription = self.slots.get(place.0 as usize)?;
+        let filters = (subscription.key == key).then(|| subscription.filters.each())?;
+        Some(filters.map(Parts::value_count).sum())
     }
 
     /// Puts the keys of all subscriptions that `event` matches into `out`, which is cleared first:
@@ -103,7 +95,7 @@ impl Subscriptions {
             // Every 2^32 events: no old mark may look like a new one.
             self.slots
                 .iter_mut()
-                .for_each(|(_, subscription)| subscription.turn = 0);
+                .for_each(|subscription| subscription.turn = 0);
             self.turn = 1;
         }
         self.keys.of_event(event, &self.registered, |key| {
@@ -113,11 +105,7 @@ impl Subscriptions {
                     continue;
                 }
                 subscription.turn = self.turn;
-                if subscription
-                    .filters
-                    .iter()
-                    .any(|filter| filter.matches(event))
-                {
+                if subscription.filters.matches(event) {
                     out.push(subscription.key);
                 }
             }
@@ -136,19 +124,12 @@ impl Subscriptions {
 
     fn with_keys(keys: Keys) -> Subscriptions {
         Subscriptions {
-            slots: Slab::new(),
-            by_key: HashTable::new(),
+            slots: Table::default(),
             index: Index::default(),
             keys,
             registered: Registered::new(),
-            seed: RandomState::default(),
             turn: 0,
         }
-    }
-
-    fn find(&self, key: SubKey) -> Option<Slot> {
-        let is_it = |slot: &Slot| self.slots[*slot as usize].key == key;
-        self.by_key.find(self.seed.hash_one(key), is_it).copied()
     }
 }
 
@@ -166,15 +147,15 @@ impl fmt::Debug for Subscriptions {
     }
 }
 
-/// 32 bytes: there is one for each REQ that is open.
+/// 24 bytes: there is one for each REQ that is open.
 struct Subscription {
     key: SubKey,
-    filters: Arc<[Filter]>,
+    filters: Packed,
     /// The last event that it was asked about.
     turn: u32,
 }
 
-const _: () = assert!(size_of::<Subscription>() <= 32);
+const _: () = assert!(size_of::<Option<Subscription>>() <= 24);
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,7 @@ use crate::limits::{
     FILTER_VALUES_DEFAULT, FILTERS_DEFAULT, LABEL_CHARS_SHOWN_MAX, SUBID_LENGTH_DEFAULT,
     VALUES_PER_FILTER_DEFAULT,
 };
+use crate::thin::ThinBytes;
 
 /// A message of a client.
 #[derive(Debug)]
@@ -109,8 +110,8 @@ impl MessageError {
 
 /// A subscription id, held as its canonical JSON text, quotes included: identity and wire form at
 /// once, so that an id cannot leave unescaped.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SubId(Box<str>);
+#[derive(Clone)]
+pub struct SubId(ThinBytes);
 
 impl SubId {
     /// The id of which `value` is the unescaped text.
@@ -127,20 +128,27 @@ impl SubId {
         }
         let mut json = Vec::with_capacity(value.len() + 2);
         write_string(&mut json, value);
-        // Escapes are ASCII and the rest is copied from a str.
-        let json = String::from_utf8(json).map_err(|_| Reason::invalid("subscription id"))?;
-        Ok(Self(json.into_boxed_str()))
+        Ok(Self(ThinBytes::new(&json)))
     }
 
     /// The id as JSON, quotes included.
     pub fn as_json(&self) -> &str {
-        &self.0
+        // Escapes are ASCII and the rest was copied from a str.
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
+impl PartialEq for SubId {
+    fn eq(&self, other: &Self) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl Eq for SubId {}
+
 impl fmt::Debug for SubId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_json())
     }
 }
 
@@ -233,7 +241,7 @@ pub enum EoseHint {
 /// Appends `["EOSE",<sub>]`, or `["EOSE",<sub>,[<hint>]]`.
 pub fn write_eose(out: &mut Vec<u8>, sub: &SubId, hint: Option<EoseHint>) {
     out.extend_from_slice(b"[\"EOSE\",");
-    out.extend_from_slice(sub.0.as_bytes());
+    out.extend_from_slice(&sub.0);
     out.extend_from_slice(match hint {
         None => b"]",
         Some(EoseHint::Finish) => b",[\"finish\"]]",
@@ -244,7 +252,7 @@ pub fn write_eose(out: &mut Vec<u8>, sub: &SubId, hint: Option<EoseHint>) {
 /// Appends `["CLOSED",<sub>,<reason>]`.
 pub fn write_closed(out: &mut Vec<u8>, sub: &SubId, reason: &Reason) {
     out.extend_from_slice(b"[\"CLOSED\",");
-    out.extend_from_slice(sub.0.as_bytes());
+    out.extend_from_slice(&sub.0);
     out.push(b',');
     write_reason(out, reason);
     out.push(b']');
@@ -267,7 +275,7 @@ pub fn write_auth(out: &mut Vec<u8>, challenge: &str) {
 /// Appends `["COUNT",<sub>,{"count":N}]`, or `["COUNT",<sub>,{"count":N,"hll":"<hex>"}]` (NIP-45).
 pub fn write_count(out: &mut Vec<u8>, sub: &SubId, count: u64, hll: Option<&str>) {
     out.extend_from_slice(b"[\"COUNT\",");
-    out.extend_from_slice(sub.0.as_bytes());
+    out.extend_from_slice(&sub.0);
     out.extend_from_slice(format!(",{{\"count\":{count}").as_bytes());
     if let Some(hll) = hll {
         out.extend_from_slice(b",\"hll\":");
@@ -280,7 +288,7 @@ pub fn write_count(out: &mut Vec<u8>, sub: &SubId, count: u64, hll: Option<&str>
 /// get the event.
 pub fn event_prefix(out: &mut Vec<u8>, sub: &SubId) {
     out.extend_from_slice(b"[\"EVENT\",");
-    out.extend_from_slice(sub.0.as_bytes());
+    out.extend_from_slice(&sub.0);
     out.push(b',');
 }
 

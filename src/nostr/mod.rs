@@ -52,3 +52,9 @@ pub use kind::Class;
 pub use message::{ClientMessage, MessageError, ParseBounds, SubId};
 pub use reason::{Prefix, Reason};
 pub use verify::Verifier;
+
+/// The bytes that 64 lower-case hex digits stand for, as ids and keys are written; `None` for any
+/// other text.
+pub(crate) fn lower_hex(text: &[u8]) -> Option<[u8; 32]> {
+    cursor::decode_hex(text)
+}

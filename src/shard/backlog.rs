@@ -83,14 +83,14 @@ impl Conn {
     /// Whether it may be given more history: it has taken most of what it was given.
     pub(super) fn takes_history(&self, shard: &Shard) -> bool {
         let most = HISTORY_BACKLOG_BYTES_MAX.min(shard.config().outbox.soft_bytes / 2);
-        self.backlog() + self.promised.get() <= most
+        self.backlog() <= most
     }
 
     /// Bytes of history that it may be given now. They leave its queue below the soft bound, so that
     /// only live events, or answers to what it sends itself, make a client too slow.
     pub(super) fn history_room(&self, shard: &Shard) -> usize {
-        let queued = self.backlog() + self.promised.get();
-        shard.config().outbox.soft_bytes.saturating_sub(queued)
+        let most = shard.config().outbox.soft_bytes;
+        most.saturating_sub(self.backlog())
     }
 
     /// Whether the queue has been above its soft bound, without a break, for longer than it may.

@@ -25,13 +25,15 @@ use crate::shard::Shard;
 use crate::shard::addresses::Place;
 use crate::shard::drain::Stand;
 use crate::shard::history::Reads;
-use crate::shard::login::{Challenge, LoginClock};
+use crate::shard::login::Challenge;
 use crate::shard::meter::Meter;
 use crate::shard::moment::Moment;
 use crate::shard::outbox::{Batch, Outbox};
+use crate::shard::peer::Peer;
 use crate::shard::runtime;
 use crate::shard::socket::Socket;
 use crate::shard::subs::Sub;
+use crate::thin::ThinBytes;
 use crate::ws::close;
 use crate::ws::frame::{self, Opcode};
 
@@ -52,12 +54,8 @@ pub enum Phase {
 
 /// One connection.
 pub struct Conn {
-    /// The peer's address.
-    pub peer: SocketAddr,
-    /// Who its client is: the peer, or whom a trusted proxy speaks for.
-    pub client: Cell<IpAddr>,
-    /// What it may still send, once it has sent something that is measured.
-    pub(super) meter: Cell<Option<Box<Meter>>>,
+    peer: Peer,
+    pub(super) rare: Cell<Option<Box<Rare>>>,
     /// Unique on this shard, so that an answer cannot reach the next owner of a slot.
     pub serial: u32,
     /// Writes that the store has not answered.
@@ -74,14 +72,12 @@ pub struct Conn {
     unwritten: Cell<usize>,
     pub(super) held_bytes: Cell<usize>,
     pub(super) counted_bytes: Cell<usize>,
-    /// Bytes of history that reader threads may be bringing now.
-    pub(super) promised: Cell<usize>,
     pub(super) over_soft_since: Cell<Option<Moment>>,
     /// Values in the filters of all subscriptions.
     pub filter_values: Cell<usize>,
-    pub(super) subs: RefCell<Vec<Option<Sub>>>,
+    pub(super) subs: RefCell<Box<[Option<Sub>]>>,
     /// History reads that run or wait.
-    pub reads: RefCell<Option<Box<Reads>>>,
+    pub reads: Cell<Option<Box<Reads>>>,
     deadline: Cell<Moment>,
     pings_unanswered: Cell<u8>,
     peer_done: Cell<bool>,
@@ -91,16 +87,30 @@ pub struct Conn {
     pub challenge: Challenge,
     /// Whether an AUTH frame ever came.
     pub attempted: Cell<bool>,
-    pub(super) keys: RefCell<Box<[[u8; 32]]>>,
-    pub(super) login_clock: Cell<LoginClock>,
+    /// Keys that have logged in, one after the other.
+    pub(super) keys: Cell<Option<ThinBytes>>,
+    /// When the time for the first login is over, if one is required and while none is checked.
+    pub(super) login_end: Cell<Option<Moment>>,
+    /// Whether one is being checked.
+    pub(super) login_pending: Cell<bool>,
     ended_by: Cell<Option<CloseReason>>,
-    place: Cell<Option<Box<Place>>>,
     born: Moment,
     waiting: Signal,
 }
 
+/// What only some relays need of a connection: behind a proxy, with bounds by address, with rates.
+#[derive(Default)]
+pub(super) struct Rare {
+    /// For whom the peer speaks, if for another.
+    client: Option<IpAddr>,
+    /// Where it is counted among those of its address.
+    place: Option<Place>,
+    /// What it may still send, once it has sent something that is measured.
+    pub(super) meter: Option<Meter>,
+}
+
 // What a connection at rest costs, with its two counts: one of the allocator's sizes.
-const _: () = assert!(size_of::<Conn>() + 2 * size_of::<usize>() <= 320);
+const _: () = assert!(size_of::<Conn>() + 2 * size_of::<usize>() <= 224);
 
 impl Conn {
     /// Wraps an accepted socket. `serial` must be new on this shard.
@@ -112,9 +122,8 @@ impl Conn {
         now: Instant,
     ) -> Rc<Conn> {
         Rc::new(Conn {
-            peer,
-            client: Cell::new(peer.ip()),
-            meter: Cell::default(),
+            peer: peer.into(),
+            rare: Cell::default(),
             serial,
             in_flight: Cell::new(0),
             counted: Cell::new(false),
@@ -127,24 +136,51 @@ impl Conn {
             unwritten: Cell::new(0),
             held_bytes: Cell::new(0),
             counted_bytes: Cell::new(0),
-            promised: Cell::new(0),
             over_soft_since: Cell::new(None),
             filter_values: Cell::new(0),
             subs: RefCell::default(),
-            reads: RefCell::default(),
+            reads: Cell::default(),
             deadline: Cell::new((now + HEAD_WAIT).into()),
             pings_unanswered: Cell::new(0),
             peer_done: Cell::new(false),
             stand: Cell::default(),
             challenge,
             attempted: Cell::new(false),
-            keys: RefCell::default(),
-            login_clock: Cell::new(LoginClock::Off),
+            keys: Cell::default(),
+            login_end: Cell::new(None),
+            login_pending: Cell::new(false),
             ended_by: Cell::new(None),
-            place: Cell::default(),
             born: now.into(),
             waiting: Signal::default(),
         })
+    }
+
+    /// The peer's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer.address()
+    }
+
+    /// Who its client is: the peer, or whom a trusted proxy speaks for.
+    pub fn client(&self) -> IpAddr {
+        let rare = self.rare.take();
+        let client = rare.as_ref().and_then(|rare| rare.client);
+        self.rare.set(rare);
+        client.unwrap_or_else(|| self.peer().ip())
+    }
+
+    /// Called when the peer has said for whom it speaks.
+    pub fn speaks_for(&self, client: IpAddr) {
+        if client != self.peer().ip() {
+            self.with_rare(|rare| rare.client = Some(client));
+        }
+    }
+
+    /// What is seldom there, made if it is not.
+    pub(super) fn with_rare<T>(&self, work: impl FnOnce(&mut Rare) -> T) -> T {
+        let mut rare = self.rare.take().unwrap_or_default();
+        let done = work(&mut rare);
+        self.rare.set(Some(rare));
+        done
     }
 
     /// The slot in the shard's table.
@@ -159,7 +195,12 @@ impl Conn {
 
     /// Where it is counted among those of its address, instead of before.
     pub fn set_place(&self, place: Option<Place>) {
-        self.place.set(place.map(Box::new));
+        if place.is_some() {
+            self.with_rare(|rare| rare.place = place);
+        } else if let Some(mut rare) = self.rare.take() {
+            rare.place = None;
+            self.rare.set(Some(rare));
+        }
     }
 
     /// How far the connection is.
@@ -173,8 +214,7 @@ impl Conn {
         self.phase.set(Phase::Open);
         self.deadline.set((now + config.ping).into());
         if config.login_required() {
-            self.login_clock
-                .set(LoginClock::Until((now + LOGIN_WAIT).into()));
+            self.login_end.set(Some((now + LOGIN_WAIT).into()));
         }
     }
 
@@ -284,16 +324,18 @@ impl Conn {
             if self.is_over_soft_too_long(shard, now) {
                 return self.overflow(shard);
             }
-            match self.login_clock.get() {
-                LoginClock::Until(end) if Moment::from(now) >= end => {
-                    self.close(shard, CloseReason::AuthTimeout, None, "");
-                    return;
-                }
+            if self.login_pending.get() {
                 // Its socket is not read while a login waits, so its end is not noticed either.
-                LoginClock::Stopped(_) if self.socket.peer_has_left() => {
+                if self.socket.peer_has_left() {
                     return self.stream_ended(shard);
                 }
-                _ => {}
+            } else if self
+                .login_end
+                .get()
+                .is_some_and(|end| Moment::from(now) >= end)
+            {
+                self.close(shard, CloseReason::AuthTimeout, None, "");
+                return;
             }
         }
         if Moment::from(now) < self.deadline.get() {
@@ -511,13 +553,19 @@ async fn write_slowly(shard: Rc<Shard>, conn: Rc<Conn>, batch: Box<Batch>) {
 /// Wakes tasks of one connection. Whoever waits looks again at what it waits for.
 #[derive(Default)]
 pub(super) struct Signal {
-    waiting: Cell<Vec<Waker>>,
+    waiting: Cell<Option<Box<Waiting>>>,
+}
+
+struct Waiting {
+    first: Waker,
+    others: Vec<Waker>,
 }
 
 impl Signal {
     pub(super) fn wake(&self) {
-        for waker in self.waiting.take() {
-            waker.wake();
+        if let Some(waiting) = self.waiting.take() {
+            waiting.first.wake();
+            waiting.others.into_iter().for_each(Waker::wake);
         }
     }
 
@@ -528,9 +576,18 @@ impl Signal {
                 return Poll::Ready(());
             }
             armed = true;
-            let mut waiting = self.waiting.take();
-            waiting.push(context.waker().clone());
-            self.waiting.set(waiting);
+            let waker = context.waker().clone();
+            let waiting = match self.waiting.take() {
+                Some(mut waiting) => {
+                    waiting.others.push(waker);
+                    waiting
+                }
+                None => Box::new(Waiting {
+                    first: waker,
+                    others: Vec::new(),
+                }),
+            };
+            self.waiting.set(Some(waiting));
             Poll::Pending
         })
         .await;

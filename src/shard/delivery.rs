@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::limits::BATCH_SPARES_MAX;
-use crate::live::SubKey;
+use crate::live::{Place, SubKey};
 use crate::metrics::DropReason;
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
@@ -99,16 +99,20 @@ impl Shard {
         Some(conn)
     }
 
-    /// Registers a subscription for live events.
-    pub fn subscribe(&self, key: SubKey, filters: Arc<[Filter]>) {
-        self.subscriptions.borrow_mut().insert(key, filters);
+    /// Registers a subscription for live events. Returns where it is, and the values that it keeps.
+    pub(super) fn subscribe(&self, key: SubKey, filters: &[Filter]) -> (Place, usize) {
+        let mut subscriptions = self.subscriptions.borrow_mut();
+        let place = subscriptions.insert(key, filters);
         self.metrics.subscriptions_active.rise();
+        let values = subscriptions.value_count(place, key);
+        (place, values.expect("it is here"))
     }
 
-    /// Removes a subscription from the live events.
-    pub fn forget(&self, key: SubKey) {
-        self.subscriptions.borrow_mut().remove(key);
+    /// Removes a subscription from the live events. Returns the values that it kept.
+    pub(super) fn forget(&self, place: Place, key: SubKey) -> usize {
+        let removed = self.subscriptions.borrow_mut().remove(place, key);
         self.metrics.subscriptions_active.fall();
+        removed.expect("a subscription is removed once")
     }
 
     /// An empty batch, from those kept where there is one.

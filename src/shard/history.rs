@@ -16,7 +16,6 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::limits::{
@@ -54,7 +53,7 @@ struct Read {
     sub: SubId,
     /// The subscription that a REQ fills; a COUNT has none.
     fills: Option<(SubKey, u32)>,
-    /// Values in the filters of a COUNT. Those of a REQ are its subscription's.
+    /// Values in its filters, without those that its subscription counts.
     values: usize,
     /// `None` while a reader thread has it.
     question: Option<Question>,
@@ -98,7 +97,7 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
     if must_log_in(shard, conn) {
         return refuse(shard, conn, &sub, MessageRefusal::AuthRequired, &LOG_IN);
     }
-    let Some((key, serial)) = conn.add_sub(shard, sub.clone(), values) else {
+    let Some((key, serial, kept)) = conn.add_sub(shard, sub.clone(), &filters) else {
         return refuse(
             shard,
             conn,
@@ -107,17 +106,21 @@ pub fn request(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: SubId, filters: Vec<Filt
             &TOO_MANY_SUBS,
         );
     };
-    let filters: Arc<[Filter]> = filters.into();
-    shard.subscribe(key, filters.clone());
     let only_live = filters.iter().all(|filter| filter.limit == Some(0));
     let bounds = QueryBounds {
         limit_max: shard.config().limit_max,
         limit_default: shard.config().limit_default,
     };
-    let question = Question::events(&shard.reader, filters, bounds, conn.viewer());
+    let question = Question::events(&shard.reader, filters.into(), bounds, conn.viewer());
     let mut read = Read::new(sub, Some((key, serial)), question);
     match &read.question {
-        _ if !only_live => enter(shard, conn, read),
+        _ if !only_live => {
+            // Those that the subscription does not keep are here all the same until it has read.
+            read.values = values - kept;
+            conn.filter_values
+                .set(conn.filter_values.get() + read.values);
+            enter(shard, conn, read);
+        }
         // There is nothing to read but the watermark, and no reader is held for that.
         Some(Question::FarEvents(_, delivered)) => {
             conn.set_watermark(key, *delivered);
@@ -207,27 +210,28 @@ fn refuse(shard: &Rc<Shard>, conn: &Rc<Conn>, sub: &SubId, why: MessageRefusal, 
 /// Starts a read, or lets it wait behind the connection's other reads.
 fn enter(shard: &Rc<Shard>, conn: &Rc<Conn>, mut read: Read) {
     shard.metrics.queries.of(read.kind()).increment(1);
-    {
-        let mut reads = conn.reads.borrow_mut();
-        let reads = reads.get_or_insert_default();
-        if reads.running >= READS_AT_ONCE_MAX {
-            // Reads of subscriptions that are gone leave here, and a COUNT is bounded as a
-            // subscription is, so no more wait than a connection may have subscriptions.
-            reads.waiting.retain(|read| read.is_wanted(conn));
-            if reads.waiting.len() >= shard.config().subscriptions_max {
+    let mut reads = conn.reads.take().unwrap_or_default();
+    if reads.running >= READS_AT_ONCE_MAX {
+        // Reads of subscriptions that are gone leave here, and a COUNT is bounded as a subscription
+        // is, so no more wait than a connection may have subscriptions.
+        reads.waiting.retain(|read| {
+            let is_wanted = read.is_wanted(conn);
+            if !is_wanted {
                 read.forget(conn);
-                return refuse(
-                    shard,
-                    conn,
-                    &read.sub,
-                    MessageRefusal::Reads,
-                    &TOO_MANY_READS,
-                );
             }
-            return reads.waiting.push_back(read);
+            is_wanted
+        });
+        if reads.waiting.len() >= shard.config().subscriptions_max {
+            conn.reads.set(Some(reads));
+            read.forget(conn);
+            let why = MessageRefusal::Reads;
+            return refuse(shard, conn, &read.sub, why, &TOO_MANY_READS);
         }
-        reads.running += 1;
+        reads.waiting.push_back(read);
+        return conn.reads.set(Some(reads));
     }
+    reads.running += 1;
+    conn.reads.set(Some(reads));
     let slow = read.away || hooks::delay(Hook::History).is_some();
     let hot = conn.takes_history(shard) && !slow;
     let held = hot.then(|| shard.history.at_once()).flatten();
@@ -251,10 +255,9 @@ async fn go_on(shard: Rc<Shard>, conn: Rc<Conn>, mut read: Read, mut held: Optio
     loop {
         answer(&shard, &conn, &mut read, held.take()).await;
         read.forget(&conn);
-        let next = {
-            let mut reads = conn.reads.borrow_mut();
-            reads.as_mut().and_then(|reads| reads.waiting.pop_front())
-        };
+        let mut reads = conn.reads.take();
+        let next = reads.as_mut().and_then(|reads| reads.waiting.pop_front());
+        conn.reads.set(reads);
         match next {
             Some(next) => read = next,
             None => return leave(&conn),
@@ -301,11 +304,10 @@ async fn answer(shard: &Rc<Shard>, conn: &Rc<Conn>, read: &mut Read, mut held: O
 
 /// One read less runs. The last one gives the bookkeeping's memory back.
 fn leave(conn: &Conn) {
-    let mut slot = conn.reads.borrow_mut();
-    if let Some(reads) = slot.as_mut() {
+    if let Some(mut reads) = conn.reads.take() {
         reads.running -= 1;
-        if reads.running == 0 && reads.waiting.is_empty() {
-            *slot = None;
+        if reads.running > 0 || !reads.waiting.is_empty() {
+            conn.reads.set(Some(reads));
         }
     }
 }

@@ -21,9 +21,9 @@ use crate::shard::admission::{Refused, unless_ended};
 use crate::shard::conn::{Conn, Phase};
 use crate::shard::history;
 use crate::shard::hooks::{self, Hook};
-use crate::shard::moment::Moment;
 use crate::store::embedded::Access;
 use crate::store::{Reader, StoreError};
+use crate::thin::ThinBytes;
 use crate::ws::close;
 
 /// What a client has to sign: unpredictable, one for each connection.
@@ -93,8 +93,8 @@ impl Drop for Attempt<'_> {
             target: "access",
             connection = %self.conn.name(self.shard),
             shard = self.shard.id,
-            peer = %self.conn.peer,
-            client = %self.conn.client.get(),
+            peer = %self.conn.peer(),
+            client = %self.conn.client(),
             outcome = line,
             duration_ms = self.started.elapsed().as_millis() as u64,
             "auth"
@@ -203,9 +203,9 @@ fn lock_out(shard: &Rc<Shard>, conn: &Rc<Conn>) {
     for sub in conn.sub_ids() {
         history::closed(shard, conn, &sub, &reason);
     }
-    if let LoginClock::Stopped(None) = conn.login_clock.get() {
-        conn.login_clock.set(LoginClock::Stopped(Some(LOGIN_WAIT)));
-    }
+    // A login is pending, this one; its guard leaves the time as it is here.
+    conn.login_end
+        .set(Some((Instant::now() + LOGIN_WAIT).into()));
 }
 
 /// What needs nothing but the frame: signature, kind, challenge, relay, age.
@@ -235,38 +235,28 @@ fn ok(shard: &Rc<Shard>, conn: &Rc<Conn>, event: &Event, reason: Option<&Reason>
     }
 }
 
-/// The time that a client has for its first login. It stands still while a login is being checked.
-#[derive(Clone, Copy)]
-pub(super) enum LoginClock {
-    /// No login is required, or one has succeeded.
-    Off,
-    /// Over at this time.
-    Until(Moment),
-    /// A login is pending; this much was left.
-    Stopped(Option<Duration>),
-}
-
 impl Conn {
-    /// Stops the login clock until the guard is dropped.
+    /// Stops the time that a client has for its first login, until the guard is dropped.
     pub fn login_pending(&self) -> LoginPending<'_> {
-        let left = match self.login_clock.get() {
-            LoginClock::Until(end) => Some(end.instant().saturating_duration_since(Instant::now())),
-            LoginClock::Off | LoginClock::Stopped(_) => None,
-        };
-        self.login_clock.set(LoginClock::Stopped(left));
-        LoginPending(self)
+        let end = self.login_end.take();
+        self.login_pending.set(true);
+        LoginPending {
+            conn: self,
+            left: end.map(|end| end.instant().saturating_duration_since(Instant::now())),
+        }
     }
 
     /// Takes note of a key that has logged in. Returns false when there are too many.
     pub fn add_key(&self, shard: &Shard, key: &[u8; 32]) -> bool {
-        let mut keys = self.keys.borrow_mut();
-        if keys.contains(key) {
+        if self.has_key(key) {
             return true;
         }
+        let mut keys = self.with_keys(<[_]>::to_vec);
         if keys.len() >= KEYS_PER_CONNECTION_MAX {
             return false;
         }
-        *keys = keys.iter().chain([key]).copied().collect();
+        keys.push(*key);
+        self.set_keys(&keys);
         if keys.len() == 1 {
             shard.metrics.authenticated_active.increment(1.0);
         }
@@ -275,20 +265,21 @@ impl Conn {
 
     /// Whether this key has logged in here.
     pub fn has_key(&self, key: &[u8; 32]) -> bool {
-        self.keys.borrow().contains(key)
+        self.with_keys(|keys| keys.contains(key))
     }
 
     /// Whether one of these keys, which are sorted, has logged in here.
     pub fn has_one_of(&self, sorted: &[[u8; 32]]) -> bool {
-        let keys = self.keys.borrow();
-        keys.iter().any(|key| sorted.binary_search(key).is_ok())
+        let is_one = |key: &[u8; 32]| sorted.binary_search(key).is_ok();
+        self.with_keys(|keys| keys.iter().any(is_one))
     }
 
     /// Forgets a key: its login was repeated, and refused this time.
     pub fn remove_key(&self, shard: &Shard, key: &[u8; 32]) {
-        let mut keys = self.keys.borrow_mut();
+        let mut keys = self.with_keys(<[_]>::to_vec);
         let before = keys.len();
-        *keys = keys.iter().filter(|other| *other != key).copied().collect();
+        keys.retain(|other| other != key);
+        self.set_keys(&keys);
         if before > 0 && keys.is_empty() {
             shard.metrics.authenticated_active.decrement(1.0);
         }
@@ -296,26 +287,43 @@ impl Conn {
 
     /// Who its client is, for what is served to some only.
     pub fn viewer(&self) -> Viewer {
-        Viewer::new(&self.keys.borrow())
+        self.with_keys(Viewer::new)
     }
 
     /// Whether any key has logged in here.
     pub fn is_authenticated(&self) -> bool {
-        !self.keys.borrow().is_empty()
+        !self.with_keys(<[_]>::is_empty)
+    }
+
+    fn with_keys<T>(&self, look: impl FnOnce(&[[u8; 32]]) -> T) -> T {
+        let keys = self.keys.take();
+        let seen = look(keys.as_deref().unwrap_or_default().as_chunks().0);
+        self.keys.set(keys);
+        seen
+    }
+
+    fn set_keys(&self, keys: &[[u8; 32]]) {
+        let keys = (!keys.is_empty()).then(|| ThinBytes::new(keys.as_flattened()));
+        self.keys.set(keys);
     }
 }
 
 /// A login is being checked. See [`Conn::login_pending`].
-pub struct LoginPending<'a>(&'a Conn);
+pub struct LoginPending<'a> {
+    conn: &'a Conn,
+    /// What was left; `None` if no time was running.
+    left: Option<Duration>,
+}
 
 impl Drop for LoginPending<'_> {
     fn drop(&mut self) {
-        let clock = match self.0.login_clock.get() {
-            LoginClock::Stopped(Some(left)) if !self.0.is_authenticated() => {
-                LoginClock::Until((Instant::now() + left).into())
-            }
-            _ => LoginClock::Off,
-        };
-        self.0.login_clock.set(clock);
+        self.conn.login_pending.set(false);
+        if self.conn.is_authenticated() {
+            self.conn.login_end.set(None);
+        } else if let Some(left) = self.left {
+            self.conn
+                .login_end
+                .set(Some((Instant::now() + left).into()));
+        }
     }
 }

@@ -92,9 +92,11 @@ impl Conn {
     /// Goes on at other rates.
     pub fn change_rates(&self, was: &Rates, is: &Rates, now: Instant) {
         // Where nothing was measured yet both are full, at any rate.
-        if let Some(mut meter) = self.meter.take() {
-            meter.change(was, is, now);
-            self.meter.set(Some(meter));
+        if let Some(mut rare) = self.rare.take() {
+            if let Some(meter) = &mut rare.meter {
+                meter.change(was, is, now);
+            }
+            self.rare.set(Some(rare));
         }
     }
 
@@ -108,13 +110,7 @@ impl Conn {
     fn metered<T>(&self, work: impl FnOnce(&mut Meter, Instant) -> T) -> T {
         let now = Instant::now();
         // Before the first message both are full.
-        let mut meter = self
-            .meter
-            .take()
-            .unwrap_or_else(|| Box::new(Meter::new(now)));
-        let done = work(&mut meter, now);
-        self.meter.set(Some(meter));
-        done
+        self.with_rare(|rare| work(rare.meter.get_or_insert_with(|| Meter::new(now)), now))
     }
 }
 

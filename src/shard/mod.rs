@@ -24,6 +24,7 @@
 //! | [`drain`] | the shard's part of the drain |
 //! | [`http`] | plain HTTP answers |
 //! | [`moment`] | points in time, small |
+//! | [`peer`] | addresses, small |
 //! | [`settings`] | what it serves by, and how that is exchanged |
 //! | [`meter`] | rates of one connection |
 //! | [`session`] | one connection's reading side |
@@ -55,6 +56,7 @@ pub mod meter;
 pub mod moment;
 pub mod offers;
 pub mod outbox;
+pub mod peer;
 pub mod question;
 pub mod readers;
 pub mod runtime;
@@ -74,7 +76,6 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rustix::thread::CpuSet;
-use slab::Slab;
 
 use crate::lifecycle::Stage;
 use crate::limits::{
@@ -86,6 +87,7 @@ use crate::nostr::auth::RelayUrl;
 use crate::nostr::message::ParseBounds;
 use crate::nostr::verify::Verifier;
 use crate::store::{Job, Reader, unix_seconds};
+use crate::table::Table;
 use crate::ws::close;
 use addresses::{Client, Full};
 use admission::Admission;
@@ -139,7 +141,7 @@ pub struct Shard {
     /// Whether its connections were counted for the drain.
     is_counted: Cell<bool>,
     sockets: Sockets,
-    conns: RefCell<Slab<Rc<Conn>>>,
+    conns: RefCell<Table<Rc<Conn>>>,
     subscriptions: RefCell<Subscriptions>,
     matched: RefCell<Vec<SubKey>>,
     offers: RefCell<Offers>,
@@ -366,7 +368,7 @@ impl Shard {
             // Looked up one by one: a visit may not find the table borrowed.
             let conn = {
                 let conns = self.conns.borrow();
-                if key >= conns.capacity() {
+                if key >= conns.numbers_end() {
                     return;
                 }
                 conns.get(key).cloned()
@@ -406,9 +408,8 @@ impl Shard {
         }
         let config = self.config();
         let trusted = &config.trusted_proxies;
-        conn.client
-            .set(addresses::origin(conn.peer.ip(), forwarded_for, trusted));
-        let client = Client::of(conn.client.get());
+        conn.speaks_for(addresses::origin(conn.peer().ip(), forwarded_for, trusted));
+        let client = Client::of(conn.client());
         let entered = (self.common.addresses).enter(&config.addresses, client, Instant::now());
         let place = entered.map_err(Full::refusal)?;
         if self.common.open.fetch_add(1, Ordering::Relaxed) >= config.connections_max {
@@ -442,8 +443,8 @@ impl Shard {
                 target: "access",
                 connection = %conn.name(self),
                 shard = self.id,
-                peer = %conn.peer,
-                client = %conn.client.get(),
+                peer = %conn.peer(),
+                client = %conn.client(),
                 outcome = conn.ended_by().map_or("unknown", Label::as_label),
                 duration_ms = conn.age().as_millis() as u64,
                 "connection ended"

@@ -6,8 +6,9 @@
 
 use std::rc::Rc;
 
-use crate::live::SubKey;
+use crate::live::{Place, SubKey};
 use crate::metrics::CloseReason;
+use crate::nostr::filter::Filter;
 use crate::nostr::message::{self, EoseHint, SubId};
 use crate::nostr::sealed;
 use crate::shard::Shard;
@@ -22,43 +23,56 @@ pub struct Sub {
     pub watermark: u64,
     /// Tells this subscription from an earlier one of the same slot.
     pub serial: u32,
-    /// Values in its filters.
-    pub values: u32,
-    /// Live events, with their sequences, that wait for the end of history; `None` once `EOSE` is
-    /// queued.
-    pub held: Option<Vec<(u64, Shared)>>,
+    /// Where the shard has its filters.
+    place: Place,
+    /// Live events that wait for the end of history; `None` once `EOSE` is queued.
+    held: Option<Box<Held>>,
 }
 
-const _: () = assert!(size_of::<Option<Sub>>() <= 64);
+/// Events with their sequences.
+#[derive(Default)]
+struct Held(Vec<(u64, Shared)>);
+
+// A client at rest has one, mostly: the memory of one is a size of the allocator's.
+const _: () = assert!(size_of::<Option<Sub>>() <= 32);
 
 /// The sequence of an event that is not stored: no history can hold it.
 pub const EPHEMERAL: u64 = u64::MAX;
 
 impl Conn {
     /// Adds a subscription whose history is still to be read. The caller has removed an older one
-    /// of the same id. Returns its key and serial, or `None` when there are too many.
-    pub fn add_sub(&self, shard: &Shard, id: SubId, values: usize) -> Option<(SubKey, u32)> {
+    /// of the same id. Returns its key, its serial and the values that it keeps, or `None` when
+    /// there are too many.
+    pub(super) fn add_sub(
+        &self,
+        shard: &Shard,
+        id: SubId,
+        filters: &[Filter],
+    ) -> Option<(SubKey, u32, usize)> {
         let mut subs = self.subs.borrow_mut();
         let slot = match subs.iter().position(Option::is_none) {
             Some(free) => free,
             None if subs.len() >= shard.config().subscriptions_max => return None,
             None => {
                 // One at a time: most clients hold few, and an idle connection must stay small.
-                subs.reserve_exact(1);
-                subs.push(None);
+                let mut more = std::mem::take(&mut *subs).into_vec();
+                more.reserve_exact(1);
+                more.push(None);
+                *subs = more.into_boxed_slice();
                 subs.len() - 1
             }
         };
-        let serial = shard.next_serial();
+        let (key, serial) = (self.sub_key(slot), shard.next_serial());
+        let (place, values) = shard.subscribe(key, filters);
         subs[slot] = Some(Sub {
             id,
             watermark: u64::MAX,
             serial,
-            values: values as u32,
-            held: Some(Vec::new()),
+            place,
+            held: Some(Box::default()),
         });
         self.filter_values.set(self.filter_values.get() + values);
-        Some((self.sub_key(slot), serial))
+        Some((key, serial, values))
     }
 
     /// Removes a subscription. Returns how many events it held back, if it was there.
@@ -69,8 +83,12 @@ impl Conn {
             .position(|sub| sub.as_ref().is_some_and(|sub| sub.id == *id));
         let slot = found?;
         let sub = subs[slot].take();
-        while subs.last().is_some_and(Option::is_none) {
-            subs.pop();
+        let in_use = subs.iter().rposition(Option::is_some);
+        let in_use = in_use.map_or(0, |last| last + 1);
+        if in_use < subs.len() {
+            let mut fewer = std::mem::take(&mut *subs).into_vec();
+            fewer.truncate(in_use);
+            *subs = fewer.into_boxed_slice();
         }
         drop(subs);
         let held = self.forget_sub(shard, slot, sub);
@@ -112,7 +130,7 @@ impl Conn {
                 };
                 match &mut sub.held {
                     Some(held) => {
-                        held.push((sequence, event.clone()));
+                        held.0.push((sequence, event.clone()));
                         held_back += event.json().len();
                     }
                     None if sequence <= sub.watermark => {}
@@ -138,7 +156,7 @@ impl Conn {
     /// watermark.
     pub fn end_history(self: &Rc<Self>, shard: &Rc<Shard>, key: SubKey, hint: Option<EoseHint>) {
         let held = self.with_sub(key, |sub| {
-            let held = sub.held.take().unwrap_or_default();
+            let Held(held) = *sub.held.take().unwrap_or_default();
             self.queue(shard, |batch| {
                 batch.push_text(|out| message::write_eose(out, &sub.id, hint));
                 for (sequence, event) in &held {
@@ -178,11 +196,10 @@ impl Conn {
 
     fn forget_sub(&self, shard: &Shard, slot: usize, sub: Option<Sub>) -> usize {
         let Some(sub) = sub else { return 0 };
-        let held = sub.held.unwrap_or_default();
+        let Held(held) = *sub.held.unwrap_or_default();
         self.release_held(&held);
-        self.filter_values
-            .set(self.filter_values.get() - sub.values as usize);
-        shard.forget(self.sub_key(slot));
+        let values = shard.forget(sub.place, self.sub_key(slot));
+        self.filter_values.set(self.filter_values.get() - values);
         held.len()
     }
 
