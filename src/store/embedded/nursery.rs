@@ -28,8 +28,8 @@ use crate::store::StoreError;
 
 /// Parts of a layer that are gathered before they are merged into it.
 const PARTS: usize = 16;
-/// Pieces of what came last; more are put into one.
-const CHUNKS_MAX: usize = 1_024;
+/// Pieces of what came last; more are put into one. Each of them is counted anew with each commit.
+const CHUNKS_MAX: usize = 64;
 
 /// Sequences.
 pub type Seqs = HashSet<u64, foldhash::fast::RandomState>;
