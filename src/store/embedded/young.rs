@@ -20,6 +20,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::layout::{self, Index};
+use crate::nostr::event::Event;
 
 /// A tree of index entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,9 +71,17 @@ pub struct Young {
     pub last_seq: u64,
     /// The oldest first.
     pub layers: Vec<Arc<Layer>>,
+    /// Events that are in the journal and not in their tree, by their sequences, in that order.
+    pub held: Vec<(u64, Arc<Event>)>,
 }
 
 impl Young {
+    /// The event of a sequence, if it is held.
+    pub fn held(&self, seq: u64) -> Option<&Event> {
+        let at = self.held.binary_search_by_key(&seq, |(seq, _)| *seq);
+        Some(&self.held[at.ok()?].1)
+    }
+
     /// The newest value of a key.
     pub fn get(&self, tree: Tree, key: &[u8]) -> Option<&[u8]> {
         self.layers
