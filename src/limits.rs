@@ -207,6 +207,10 @@ pub const YOUNG_ENTRIES_MAX: usize = 98_304;
 pub const YOUNG_REST: Duration = Duration::from_secs(2);
 /// Fewer of them are not written with one group, unless they are the last of their layer.
 pub const YOUNG_SLICE_ENTRIES_MIN: usize = 1_024;
+/// The store's journal: room for events that were stored alone and are not in their tree yet.
+pub const JOURNAL_BYTES: usize = 1 << 20;
+/// Events at most that are held in memory and in the journal: then a commit takes them along.
+pub const HELD_EVENTS_MAX: usize = 64;
 /// How much the scheduler prefers a shard to the store's writer, in steps of `nice`.
 pub const WRITER_NICE: i32 = 5;
 /// Events that wait for the writer, the commit under way included.

@@ -48,7 +48,7 @@ async fn it_gives_room_back_and_keeps_everything() {
     assert!(after * 2 < before, "{exit:?}");
     assert_eq!(
         names(&launch.data_dir().join("events")),
-        ["data.mdb", "lock.mdb"]
+        ["data.mdb", "journal", "lock.mdb"]
     );
     let relay = launch.start();
     let mut client = Client::connect(relay.address).await;

@@ -10,10 +10,11 @@
 //! functions is one of the whole commit: no room, or an I/O error.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use heed::{PutFlags, RwTxn};
 
+use super::journal::Journal;
 use super::keep::Change;
 use super::layout::{self, META_SEQUENCE, for_each_entry};
 use super::nursery::{self, Due, Seqs};
@@ -32,7 +33,7 @@ use crate::store::{CommitSink, Outcome, Removal, StoreError, StoreErrorKind};
 pub struct Scratch {
     record: Vec<u8>,
     /// Index entries.
-    fresh: Fresh,
+    pub(super) fresh: Fresh,
     /// Sequences of the ids that the group adds.
     ids: HashMap<[u8; 32], u64, foldhash::fast::RandomState>,
     /// Sequences from before the group whose events it removes, and whose entries may be young.
@@ -46,6 +47,16 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// Forgets what was before.
+    pub(super) fn begin(&mut self) {
+        self.fresh.clear();
+        self.ids.clear();
+        self.removed_young.clear();
+        self.removed.clear();
+        self.changes.clear();
+        self.removals = Default::default();
+    }
+
     /// Says, once, what the last group removed. To be called after its commit has succeeded.
     pub fn report(&mut self, sink: &mut impl CommitSink) {
         let removals = std::mem::take(&mut self.removals);
@@ -61,6 +72,8 @@ impl Scratch {
 /// A write transaction being filled.
 pub struct Group<'t, 's> {
     pub(super) tables: &'t Tables,
+    /// Nothing is held beside a group.
+    journal: MutexGuard<'t, Option<Journal>>,
     pub(super) txn: RwTxn<'t>,
     scratch: &'s mut Scratch,
     /// Entries of the groups before that are not in their trees yet.
@@ -85,18 +98,16 @@ impl<'t, 's> Group<'t, 's> {
         tables: &'t Tables,
         scratch: &'s mut Scratch,
     ) -> Result<Group<'t, 's>, StoreError> {
-        let txn = tables.env.write_txn().map_err(store_error)?;
+        let journal = tables.journal();
+        let mut txn = tables.env.write_txn().map_err(store_error)?;
         let young = tables.nursery.young();
+        scratch.begin();
+        write_held(tables, &mut txn, &young, &mut scratch.record)?;
         let base = tables.last_sequence(&txn)?;
         let room = Room::begin(tables, &txn)?;
-        scratch.fresh.clear();
-        scratch.ids.clear();
-        scratch.removed_young.clear();
-        scratch.removed.clear();
-        scratch.changes.clear();
-        scratch.removals = Default::default();
         Ok(Group {
             tables,
+            journal,
             txn,
             scratch,
             indexed: tables.nursery.indexed(),
@@ -194,7 +205,7 @@ impl<'t, 's> Group<'t, 's> {
 
     /// Writes the indexes and commits. `Ok(false)`: there was nothing to write.
     pub fn commit(mut self) -> Result<bool, StoreError> {
-        if self.seq == self.base && !self.changed {
+        if self.seq == self.base && !self.changed && self.young.held.is_empty() {
             self.txn.abort();
             return Ok(false);
         }
@@ -208,6 +219,9 @@ impl<'t, 's> Group<'t, 's> {
         let removed = &self.scratch.removed_young;
         let nursery = &self.tables.nursery;
         nursery.follow(due, removed, layer, self.seq);
+        if let Some(journal) = &mut *self.journal {
+            journal.restart();
+        }
         Ok(true)
     }
 
@@ -382,6 +396,45 @@ impl<'t, 's> Group<'t, 's> {
             }
             Ok(())
         })
+    }
+}
+
+/// Writes the records of events that are held. All of them are plain: nothing else is to be written
+/// now.
+fn write_held(
+    tables: &Tables,
+    txn: &mut RwTxn<'_>,
+    young: &Young,
+    record: &mut Vec<u8>,
+) -> Result<(), StoreError> {
+    for (seq, event) in &young.held {
+        record.clear();
+        layout::push_record(record, event);
+        tables
+            .events
+            .put_with_flags(txn, PutFlags::APPEND, &seq.to_be_bytes(), record)
+            .map_err(store_error)?;
+    }
+    match young.held.last() {
+        // From here on the transaction says what is there, and not what is held.
+        Some((seq, _)) => {
+            let put = tables.meta.put(txn, META_SEQUENCE, &seq.to_be_bytes());
+            put.map_err(store_error)
+        }
+        None => Ok(()),
+    }
+}
+
+impl Tables {
+    /// Writes what is held to its tree, durably.
+    pub fn write_held(&self, scratch: &mut Scratch) -> Result<(), StoreError> {
+        if self.nursery.young().held.is_empty() {
+            return Ok(());
+        }
+        let mut group = Group::begin(self, scratch)?;
+        group.hold();
+        group.commit()?;
+        Ok(())
     }
 }
 

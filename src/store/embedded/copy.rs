@@ -21,6 +21,7 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, CompactionOption, Env, EnvFlags, EnvOpenOptions, WithoutTls};
 use rustix::fs::{CWD, RenameFlags};
 
+use super::apply::Scratch;
 use super::lock::FolderLock;
 use super::tables::{self, Tables};
 use super::{Embedded, EmbeddedOptions, OpenError, file, layout, size, store_error};
@@ -190,6 +191,7 @@ fn copy_file(tables: &Tables, to: &Path, watch: Watch<'_>) -> Result<Copied, Cop
     if free < needed.saturating_add(COPY_SPARE_BYTES) {
         return Err(CopyError::NoRoom { needed, free });
     }
+    tables.write_held(&mut Scratch::default())?;
     let sequence = tables.last_sequence(&*tables.env.read_txn().map_err(store_error)?)?;
     let file = OpenOptions::new()
         .write(true)

@@ -223,8 +223,7 @@ impl Keeper {
         for (key, value) in young.between(Tree::Kind, &key, &end.key()) {
             let seq = layout::entry_seq(value);
             let is_written = tables.kind.get(txn, key).map_err(store_error)? == Some(value);
-            let event = tables.events.get(txn, &seq.to_be_bytes());
-            if !is_written && event.map_err(store_error)?.is_some() {
+            if !is_written && tables.is_stored(txn, young, seq)? {
                 held += 1;
                 edge = edge.max(parse_key(key)?.1);
             }

@@ -52,6 +52,9 @@
 //! their events, many at a time (`nursery`). `indexed` in `meta` says from where on they may be missing; then they
 //! are made anew from `events`. What is removed has no entries, late or not.
 //!
+//! **Events that come late.** One that was stored alone may be in the `journal`, a file beside the
+//! data file, and get its record with the next group.
+//!
 //! **An event that expires** (NIP-40) has the top bit set in every `seq` of `id` and of the ordered
 //! indexes, and the time in front of its JSON. So a reader learns of it where it is anyway, and one
 //! that counts entries knows which of them it must look at.
@@ -70,7 +73,7 @@ use crate::nostr::event::Event;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The version of this layout.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;
 
 /// Key of the layout's version in `meta`.
 pub const META_SCHEMA: &[u8] = b"schema";

@@ -28,8 +28,8 @@ use crate::store::StoreError;
 
 /// Parts of a layer that are gathered before they are merged into it.
 const PARTS: usize = 16;
-/// Pieces of what came last; more are put into one.
-const CHUNKS_MAX: usize = 1_024;
+/// Pieces of what came last; more are put into one. Each of them is counted anew with each commit.
+const CHUNKS_MAX: usize = 64;
 
 /// Sequences.
 pub type Seqs = HashSet<u64, foldhash::fast::RandomState>;
@@ -51,6 +51,8 @@ struct State {
     leaving: Option<Leaving>,
     grown: Arc<Layer>,
     recent: Arc<Layer>,
+    /// Events in the journal that no group has written yet.
+    held: Vec<(u64, Arc<Event>)>,
     /// Sequences behind `indexed` of events that were removed: their entries are not written.
     removed: Seqs,
     /// Entries that came in since the last slice.
@@ -190,8 +192,10 @@ impl Nursery {
     /// entries up to a sequence.
     pub fn follow(&self, due: Due, removed: &Seqs, layer: Layer, last_seq: u64) {
         let mut state = lock(&self.state);
-        let was = (state.last_seq, state.indexed);
+        let was = (state.last_seq, state.indexed, state.held.is_empty());
         state.last_seq = last_seq;
+        // Every group writes them.
+        state.held.clear();
         match due {
             Due::Nothing => state.owed += layer.len(),
             Due::Slice(entries) => {
@@ -215,15 +219,33 @@ impl Nursery {
         if state.leaving.is_none() && state.growing() >= state.bound() {
             state.seal();
         }
-        if was != (state.last_seq, state.indexed) {
+        if was != (state.last_seq, state.indexed, true) {
             *lock(&self.published) = Arc::new(state.young());
         }
     }
 
-    /// Makes the entries anew that may not be in the trees, when a store is opened.
-    pub fn recover(&self, tables: &Tables) -> Result<(), StoreError> {
+    /// After an event of the next sequence was written to the journal.
+    pub fn hold(&self, event: &Arc<Event>, seq: u64, layer: Layer) {
+        let mut state = lock(&self.state);
+        debug_assert_eq!(seq, state.last_seq + 1, "sequences have no gaps");
+        state.last_seq = seq;
+        state.owed += layer.len();
+        state.take(layer);
+        state.held.push((seq, Arc::clone(event)));
+        if state.leaving.is_none() && state.growing() >= state.bound() {
+            state.seal();
+        }
+        *lock(&self.published) = Arc::new(state.young());
+    }
+
+    /// Makes the entries anew that may not be in the trees, when a store is opened: of the events
+    /// behind `indexed`, and of those that the journal holds, which follow on the last one.
+    pub fn recover(&self, tables: &Tables, held: Vec<Event>) -> Result<(), StoreError> {
         let txn = tables.env.read_txn().map_err(store_error)?;
         let last_seq = tables.last_sequence(&txn)?;
+        let held = (last_seq + 1..).zip(held.into_iter().map(Arc::new));
+        let held: Vec<(u64, Arc<Event>)> = held.collect();
+        let last_seq = last_seq + held.len() as u64;
         let indexed = tables.meta.get(&txn, META_INDEXED).map_err(store_error)?;
         let indexed = indexed.filter(|value| value.len() == 8);
         let indexed = layout::number(indexed.ok_or(layout::corrupt("how far its indexes are"))?);
@@ -240,10 +262,14 @@ impl Nursery {
                 push(&mut fresh, &event, seq, nth as u32);
             }
         }
+        for (seq, event) in &held {
+            push(&mut fresh, event, *seq, 0);
+        }
         let mut state = lock(&self.state);
         *state = State {
             indexed,
             last_seq,
+            held,
             sealed_at: state.sealed_at,
             ..State::default()
         };
@@ -291,6 +317,7 @@ impl State {
         Young {
             last_seq: self.last_seq,
             layers: layers.filter(|layer| !layer.is_empty()).cloned().collect(),
+            held: self.held.clone(),
         }
     }
 

@@ -188,7 +188,7 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
         // asks for counts towards its limit.
         if !given || self.scan.needs_event() {
             meter.entry();
-            let Some(row) = view.tables.row_at(view.txn, seq, meter.now)? else {
+            let Some(row) = view.tables.row_at(view.txn, view.young, seq, meter.now)? else {
                 return Ok(true);
             };
             if !self.scan.event_matches(row.json)? {
@@ -234,7 +234,7 @@ impl<F: Deref<Target = [Filter]>> Query<F> {
                 Step::Entry(entry) => {
                     let json = match self.given.contains(&entry.seq) {
                         true => None,
-                        false => view.tables.json_at(view.txn, entry.seq, now)?,
+                        false => view.tables.json_at(view.txn, view.young, entry.seq, now)?,
                     };
                     if let Some(json) = json
                         && self.scan.event_matches(json)?
@@ -340,7 +340,10 @@ impl<F: Deref<Target = [Filter]>> Count<F> {
             return Ok(true);
         }
         meter.entry();
-        let Some(json) = view.tables.json_at(view.txn, entry.seq, meter.now)? else {
+        let Some(json) = view
+            .tables
+            .json_at(view.txn, view.young, entry.seq, meter.now)?
+        else {
             return Ok(false);
         };
         if !self.scan.event_matches(json)? {

@@ -87,7 +87,7 @@ impl Reader {
         let Some(first) = after.checked_add(1) else {
             return Ok(None);
         };
-        let txn = self.txn()?;
+        let Moment { young, txn } = &self.moment()?;
         let mut meter = Meter::new(budget);
         let start = first.to_be_bytes();
         let range = (
@@ -97,7 +97,7 @@ impl Reader {
         for record in self
             .tables()
             .events
-            .range(&txn, &range)
+            .range(txn, &range)
             .map_err(store_error)?
         {
             let (key, record) = record.map_err(store_error)?;
@@ -110,6 +110,14 @@ impl Reader {
             }
             if meter.entry() {
                 return Ok(Some(seq));
+            }
+        }
+        let last = after.max(self.tables().last_sequence(txn)?);
+        for (seq, event) in young.held.iter().filter(|(seq, _)| *seq > last) {
+            each(*seq, event.json());
+            meter.bytes(event.json().len());
+            if meter.entry() {
+                return Ok(Some(*seq));
             }
         }
         Ok(None)
@@ -142,7 +150,7 @@ impl Reader {
         let seq = entry.seq;
         let json = self
             .tables()
-            .json(txn, seq)?
+            .json_at(txn, young, seq, 0)?
             .ok_or(layout::corrupt("an id without its event"))?;
         Ok(Some((seq, json)))
     }

@@ -124,6 +124,11 @@ impl Room {
         self.used += self.cost(event);
     }
 
+    /// Takes the room of events that are not in their tree yet: about so many bytes.
+    pub fn take_bytes(&mut self, bytes: usize) {
+        self.used += bytes as u64;
+    }
+
     /// About what an event takes: its record, in pages of its own if it is large, and its entries.
     fn cost(&self, event: &Event) -> u64 {
         const ENTRIES_WITHOUT_TAGS: u64 = 6;

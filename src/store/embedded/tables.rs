@@ -10,6 +10,7 @@
 #![allow(unsafe_code)] // LMDB maps a file, which heed rightly calls unsafe; see the block below.
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use heed::types::Bytes;
 use heed::{
@@ -17,6 +18,7 @@ use heed::{
 };
 use rustix::fs::FallocateFlags;
 
+use super::journal::Journal;
 use super::layout::{self, Entry, META_INDEXED, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
 use super::lock::{make_folder, refused};
 use super::nursery::Nursery;
@@ -47,6 +49,8 @@ pub struct Tables {
     pub(super) bytes_max: u64,
     /// Entries that are not in their databases yet.
     pub(super) nursery: Nursery,
+    /// `None`: there is none, or it failed.
+    journal: Mutex<Option<Journal>>,
     pub(super) meta: Table,
     pub(super) events: Table,
     pub(super) id: Table,
@@ -100,7 +104,14 @@ impl Tables {
             }
         };
         tables.bytes_max = bytes_max as u64;
-        tables.nursery.recover(&tables).map_err(OpenError::Store)?;
+        let last = {
+            let txn = tables.env.read_txn().map_err(open_error)?;
+            tables.last_sequence(&txn).map_err(OpenError::Store)?
+        };
+        let (journal, held) = Journal::open(&dir, last)?;
+        tables.journal = Mutex::new(journal);
+        let recovered = tables.nursery.recover(&tables, held);
+        recovered.map_err(OpenError::Store)?;
         tables.make_room()?;
         Ok(tables)
     }
@@ -115,6 +126,13 @@ impl Tables {
         let map_bytes = whole_map(needed.try_into().unwrap_or(usize::MAX / 2));
         // SAFETY: nobody else has the environment yet, and no transaction is open.
         unsafe { self.env.resize(map_bytes) }.map_err(open_error)
+    }
+
+    /// The journal, for as long as something is being stored: a group holds it to its end, and nothing
+    /// comes in beside it.
+    pub(super) fn journal(&self) -> MutexGuard<'_, Option<Journal>> {
+        // Nothing is ever half done under this lock.
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an error of a write means, where the system says less: LMDB reports a short write, which
@@ -163,8 +181,7 @@ impl Tables {
     ) -> Result<Option<Entry>, StoreError> {
         if let Some(value) = young.get(Tree::Id, id) {
             let entry = layout::parse_id(id, value)?;
-            let event = self.events.get(txn, &entry.seq.to_be_bytes());
-            if event.map_err(store_error)?.is_some() {
+            if self.is_stored(txn, young, entry.seq)? {
                 return Ok(Some(entry));
             }
         }
@@ -200,10 +217,16 @@ impl Tables {
         Ok(layout::number(value))
     }
 
-    /// The JSON of an event. `None`: it is not, or no longer, stored.
+    /// Whether there is an event of a sequence.
+    pub fn is_stored(&self, txn: &RoTxn<'_>, young: &Young, seq: u64) -> Result<bool, StoreError> {
+        let record = self.events.get(txn, &seq.to_be_bytes());
+        Ok(record.map_err(store_error)?.is_some() || self.held(txn, young, seq)?.is_some())
+    }
+
+    /// The JSON of an event in its tree. `None`: it is not, or no longer, there.
     #[inline]
     pub fn json<'t>(&self, txn: &'t RoTxn<'_>, seq: u64) -> Result<Option<&'t str>, StoreError> {
-        self.json_at(txn, seq, 0)
+        Ok(self.record_at(txn, seq, 0)?.map(|row| row.json))
     }
 
     /// The JSON of an event. `None`: it is not, or no longer, stored, or has expired at `now`, in
@@ -212,16 +235,49 @@ impl Tables {
     pub fn json_at<'t>(
         &self,
         txn: &'t RoTxn<'_>,
+        young: &'t Young,
         seq: u64,
         now: u64,
     ) -> Result<Option<&'t str>, StoreError> {
-        let row = self.row_at(txn, seq, now)?;
+        let row = self.row_at(txn, young, seq, now)?;
         Ok(row.map(|row| row.json))
     }
 
     /// As [`json_at`](Self::json_at), with the time at which the event expires.
     #[inline]
     pub fn row_at<'t>(
+        &self,
+        txn: &'t RoTxn<'_>,
+        young: &'t Young,
+        seq: u64,
+        now: u64,
+    ) -> Result<Option<Row<'t>>, StoreError> {
+        if let Some(row) = self.record_at(txn, seq, now)? {
+            return Ok(Some(row));
+        }
+        let held = self.held(txn, young, seq)?;
+        Ok(held.map(|event| Row {
+            json: event.json(),
+            expires: None,
+        }))
+    }
+
+    /// An event that was held when `young` was taken, if its tree had not got it at the transaction:
+    /// what it has got counts, removals with it.
+    fn held<'t>(
+        &self,
+        txn: &RoTxn<'_>,
+        young: &'t Young,
+        seq: u64,
+    ) -> Result<Option<&'t Event>, StoreError> {
+        let Some(event) = young.held(seq) else {
+            return Ok(None);
+        };
+        Ok((self.last_sequence(txn)? < seq).then_some(event))
+    }
+
+    #[inline]
+    fn record_at<'t>(
         &self,
         txn: &'t RoTxn<'_>,
         seq: u64,
@@ -239,7 +295,7 @@ impl Tables {
         Ok(Some(Row { json, expires }))
     }
 
-    /// The whole event. `None`: it is not, or no longer, stored, or cannot be read back.
+    /// As [`event`](Self::event). `None` also: it cannot be read back.
     pub fn sound_event(&self, txn: &RoTxn<'_>, seq: u64) -> Result<Option<Event>, StoreError> {
         match self.event(txn, seq) {
             Err(error) if error.kind() == StoreErrorKind::Corrupt => Ok(None),
@@ -247,7 +303,7 @@ impl Tables {
         }
     }
 
-    /// The whole event. `None`: it is not, or no longer, stored.
+    /// The whole event in its tree. `None`: it is not, or no longer, there.
     pub fn event(&self, txn: &RoTxn<'_>, seq: u64) -> Result<Option<Event>, StoreError> {
         let parse = |json| Event::parse(json).map_err(|_| layout::corrupt("an event"));
         self.json(txn, seq)?.map(parse).transpose()
@@ -388,6 +444,7 @@ fn assemble(env: Env<WithoutTls>, tables: [Table; NAMES.len()]) -> Tables {
         env,
         bytes_max: 0,
         nursery: Nursery::default(),
+        journal: Mutex::default(),
         meta,
         events,
         id,

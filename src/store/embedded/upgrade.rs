@@ -4,7 +4,8 @@
 //! now, under the same keys, and its deletion requests are followed. Its requests to vanish stay
 //! unfollowed, as they were accepted without a look at whom they meant.
 //!
-//! Schema 2 wrote every entry with its event: all of them are there.
+//! Schema 2 wrote every entry with its event: all of them are there. Schema 3 had no journal, whose
+//! events a program that knows nothing of it would lose.
 
 use std::ops::Bound;
 
@@ -27,9 +28,11 @@ pub fn run(tables: &Tables, schema: u32) -> Result<(), StoreError> {
             }
         }
     }
-    let last = tables.last_sequence(&group.txn)?.to_be_bytes();
-    let put = tables.meta.put(&mut group.txn, META_INDEXED, &last);
-    put.map_err(store_error)?;
+    if schema < 3 {
+        let last = tables.last_sequence(&group.txn)?.to_be_bytes();
+        let put = tables.meta.put(&mut group.txn, META_INDEXED, &last);
+        put.map_err(store_error)?;
+    }
     let version = SCHEMA_VERSION.to_be_bytes();
     let put = tables.meta.put(&mut group.txn, META_SCHEMA, &version);
     put.map_err(store_error)?;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::Shared;
 use super::apply::{Group, Scratch};
 use super::layout;
+use super::lone;
 use super::upkeep::Upkeep;
 use crate::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_INDEX_ENTRIES_MAX, FILL_BYTES_MAX, FILL_EVENTS_MAX,
@@ -205,6 +206,7 @@ fn run(
             writer.turn();
         }
         if !open && !writer.upkeep.owes_an_answer() {
+            writer.end();
             return;
         }
         writer.turn();
@@ -215,6 +217,17 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     fn turn(&mut self) {
         self.upkeep
             .turn(self.shared, &mut self.scratch, &mut self.sink);
+    }
+
+    /// Writes what is held to its tree, so that nothing is in the journal alone.
+    fn end(&mut self) {
+        let tables = &self.shared.tables;
+        if let Err(error) = tables.write_held(&mut self.scratch) {
+            tracing::warn!(%error, "the last events stay in the journal until the next start");
+        } else if let Some(journal) = &mut *tables.journal() {
+            // What is left in it is behind the times, and does no harm.
+            let _ = journal.clear();
+        }
     }
 
     /// Commits a group and answers it; what is too large to be one commit, in parts. Returns what is
@@ -273,6 +286,14 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     /// written that is due of groups before it.
     fn commit(&mut self, group: &mut [Done], alone: bool) -> Result<(usize, usize), StoreError> {
         self.vanishing.clear();
+        if let [done] = &mut *group
+            && !alone
+            && self.upkeep.refusal(&done.event).is_none()
+            && let Some(outcome) = lone::store(&self.shared.tables, &mut self.scratch, &done.event)?
+        {
+            done.outcome = outcome;
+            return Ok((1, 1));
+        }
         let mut commit = Group::begin(&self.shared.tables, &mut self.scratch)?;
         if alone {
             commit.hold();

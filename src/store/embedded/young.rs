@@ -20,6 +20,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::layout::{self, Index};
+use crate::nostr::event::Event;
 
 /// A tree of index entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,9 +71,17 @@ pub struct Young {
     pub last_seq: u64,
     /// The oldest first.
     pub layers: Vec<Arc<Layer>>,
+    /// Events that are in the journal and not in their tree, by their sequences, in that order.
+    pub held: Vec<(u64, Arc<Event>)>,
 }
 
 impl Young {
+    /// The event of a sequence, if it is held.
+    pub fn held(&self, seq: u64) -> Option<&Event> {
+        let at = self.held.binary_search_by_key(&seq, |(seq, _)| *seq);
+        Some(&self.held[at.ok()?].1)
+    }
+
     /// The newest value of a key.
     pub fn get(&self, tree: Tree, key: &[u8]) -> Option<&[u8]> {
         self.layers
@@ -198,23 +207,22 @@ impl Layer {
         let mut places = Vec::with_capacity(older.len() + newer.len());
         let mut ends = [0; TREES.len()];
         for tree in TREES {
-            let mut old = older.of(tree).iter().peekable();
-            let new = newer.of(tree).iter();
-            for place in new {
+            let mut old = older.of(tree);
+            for place in newer.of(tree) {
                 let order = |old: &Place| {
                     let order = old.head.cmp(&place.head);
                     order.then_with(|| older.key(old).cmp(newer.key(place)))
                 };
-                while let Some(old) = old.next_if(|old| order(old) == Ordering::Less) {
-                    places.push(*old);
-                }
-                old.next_if(|old| order(old) == Ordering::Equal);
+                let (before, rest) = old.split_at(leap(old, |old| order(old) == Ordering::Less));
+                places.extend_from_slice(before);
+                let replaces = rest.first().is_some_and(|old| order(old).is_eq());
+                old = &rest[usize::from(replaces)..];
                 places.push(Place {
                     chunk: place.chunk + moved,
                     ..*place
                 });
             }
-            places.extend(old);
+            places.extend_from_slice(old);
             ends[tree as usize] = places.len() as u32;
         }
         Layer {
@@ -270,6 +278,17 @@ impl Layer {
         let at = place.at as usize + place.key_len as usize;
         &self.chunks[place.chunk as usize][at..][..place.value_len as usize]
     }
+}
+
+/// How many places at the front are `before`, all of which come first. It looks in steps that double:
+/// the few entries of a lone event pass thousands of places, those of a group lie close together.
+fn leap(places: &[Place], before: impl Fn(&Place) -> bool) -> usize {
+    let mut far = 1;
+    while far <= places.len() && before(&places[far - 1]) {
+        far *= 2;
+    }
+    let (near, far) = (far / 2, far.min(places.len()));
+    near + places[near..far].partition_point(before)
 }
 
 fn head(key: &[u8]) -> u64 {

@@ -88,7 +88,10 @@ fn a_new_store_has_its_file_when_it_is_whole() {
         .expect("a folder")
         .map(|entry| entry.expect("a file").file_name())
         .collect();
-    assert!(files.iter().eq(["data.mdb", "lock.mdb"]), "{files:?}");
+    assert!(
+        files.iter().eq(["data.mdb", "journal", "lock.mdb"]),
+        "{files:?}"
+    );
 }
 
 /// LMDB leaves pages out that a commit took and gave back. The file that results is sound, and each

@@ -5,6 +5,7 @@ mod copy;
 mod damage;
 mod export;
 mod histories;
+mod lone;
 mod model;
 mod open;
 mod pool;
@@ -273,10 +274,15 @@ fn audit(store: &Embedded) -> BTreeMap<u64, Event> {
     let txn = tables.env.read_txn().expect("a transaction");
     let mut events = BTreeMap::new();
     let mut entries = [0; 5];
-    for record in tables.events.iter(&txn).expect("events") {
+    let last = tables.last_sequence(&txn).expect("the last sequence");
+    let records = tables.events.iter(&txn).expect("events").map(|record| {
         let (key, record) = record.expect("a record");
-        let seq = layout::number(key);
         let event = Event::parse(layout::record_json(record).expect("JSON")).expect("an event");
+        (layout::number(key), event)
+    });
+    let held = young.held.iter().filter(|(seq, _)| *seq > last);
+    let held = held.map(|(seq, event)| (*seq, (**event).clone()));
+    for (seq, event) in records.chain(held) {
         let (id, value) = (event.id(), layout::id_value(seq, &event));
         let written = tables.id.get(&txn, id).expect("reads");
         ids += u64::from(is_written(written, Tree::Id, seq, id, &value));
@@ -326,7 +332,7 @@ fn audit(store: &Embedded) -> BTreeMap<u64, Event> {
     let expiry =
         expiry.map(|entry| layout::parse_expiry(entry.expect("a time").0).expect("a time"));
     assert!(expiry.eq(times), "expiry times");
-    let last = tables.last_sequence(&txn).expect("the last sequence");
+    let last = last.max(young.last_seq);
     assert!(events.keys().next_back().is_none_or(|&seq| seq <= last));
     events
 }

@@ -92,7 +92,7 @@ fn a_newer_schema_is_refused() {
             error,
             OpenError::NewerSchema {
                 found: 9,
-                supported: 3
+                supported: 4
             }
         ),
         "{error:?}"
