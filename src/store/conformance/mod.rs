@@ -331,6 +331,7 @@ macro_rules! conformance {
                 model::what_an_earlier_filter_gave_counts_only_where_it_matches
                 model::what_is_sealed_is_for_its_addressee
                 removal::what_is_taken_back_is_gone
+                removal::a_hint_looks_past_what_has_expired
                 removal::one_group_may_hold_an_event_and_its_deletion
                 removal::a_large_past_vanishes_in_steps_between_other_writes
                 removal::closing_waits_until_a_request_to_vanish_is_followed

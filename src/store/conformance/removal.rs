@@ -306,6 +306,25 @@ pub fn what_is_taken_back_is_gone<S: TestStore>(store: S) {
     });
 }
 
+pub fn a_hint_looks_past_what_has_expired(store: impl TestStore) {
+    let expiring = |n| event(id(n), [1; 32], n, 1, &[&["expiration", "9"]], "");
+    let mut pool: Vec<Event> = (1..=8).map(expiring).collect();
+    pool.push(note(10, 10));
+    let mut model = Model::default();
+    for event in &pool {
+        model.put(event);
+    }
+    put(&store, &pool);
+    let newest = Filter {
+        limit: Some(1),
+        ..Filter::default()
+    };
+    // Nothing but the newest is left, and before that there is more.
+    for now in [9, 1] {
+        ask(&store, &model, &newest, &Ask::piece(1).at(now));
+    }
+}
+
 fn request(number: u64, by: [u8; 32], at: u64, tags: &[&[&str]]) -> Event {
     event(id(number), by, at, DELETION, tags, "")
 }

@@ -54,10 +54,15 @@ impl Usage {
     }
 }
 
-/// The store's usage as of its last commit.
+/// The store's usage as of its last commit, and of what is held since.
 pub fn usage(tables: &Tables) -> Result<Usage, StoreError> {
+    let young = tables.nursery.young();
     let txn = tables.env.read_txn().map_err(store_error)?;
-    let used_bytes = used_bytes(tables, &txn)?;
+    // What is held takes its room with the next commit.
+    let last = tables.last_sequence(&txn)?;
+    let held = young.held.iter().filter(|(seq, _)| *seq > last);
+    let held: usize = held.map(|(_, event)| event.json().len()).sum();
+    let used_bytes = used_bytes(tables, &txn)? + held as u64;
     let info = tables.env.info();
     let page = u64::from(tables.env.unnamed_database_stat().page_size);
     let file_bytes = (info.last_page_number as u64 + 1) * page;

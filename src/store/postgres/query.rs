@@ -21,7 +21,7 @@ use super::pool::{Lease, Param};
 use super::texts::{COUNT, READ, Texts};
 use crate::limits::{
     DB_COUNT_ENTRIES_MAX, DB_READ_ENTRIES_FIRST, DB_READ_ENTRIES_MAX, DB_READ_ENTRIES_WIDE,
-    DB_READ_TIME, DB_RUN_ENTRIES_MIN, READ_BYTES_MAX,
+    DB_READ_TIME, DB_RUN_ENTRIES_MIN, HINT_ENTRIES_MAX, READ_BYTES_MAX,
 };
 use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
@@ -385,9 +385,14 @@ impl Scan {
         bytes: usize,
     ) -> Result<Option<Vec<Record>>, StoreError> {
         // A limit may be as large as a number can be. What is cut off here is the next statement's.
-        let rows = rows.min(DB_READ_ENTRIES_MAX) + 1;
-        let (most, bytes) = (signed(rows as u64), signed(bytes as u64));
-        self.ask(lease, &READ, budget, rows, &most, &bytes).await
+        let most = rows.min(DB_READ_ENTRIES_MAX) + 1;
+        let entries = match rows {
+            // A look behind the limit must not end at the first entry, which may have expired.
+            0 => HINT_ENTRIES_MAX as usize,
+            _ => most,
+        };
+        let (most, bytes) = (signed(most as u64), signed(bytes as u64));
+        self.ask(lease, &READ, budget, entries, &most, &bytes).await
     }
 
     /// Runs a statement for the filter under way. `wanted`: the rows that would be enough.
