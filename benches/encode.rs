@@ -6,9 +6,11 @@
 #![allow(missing_docs)] // What the macros make.
 
 use std::hint::black_box;
+use std::io::IoSlice;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use buzz_uring::limits::BATCH_PARTS_MAX;
 use buzz_uring::nostr::testing::Author;
 use buzz_uring::nostr::{Event, SubId, message};
 use buzz_uring::shard::outbox::{Batch, Shared};
@@ -51,7 +53,8 @@ fn deliver(
     for event in black_box(&events) {
         batch.push_live(&sub, event);
     }
-    black_box(batch.parts());
+    let mut parts = [IoSlice::new(&[]); BATCH_PARTS_MAX];
+    black_box(batch.parts(&mut parts));
     (batch, sub, events)
 }
 

@@ -10,7 +10,7 @@
 //! queued but what was there, and the Close frame is the last thing written.
 
 use std::cell::{Cell, RefCell};
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::limits::{
-    CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX, WRITES_A_TURN_MAX,
+    BATCH_PARTS_MAX, CLOSE_LINGER, CLOSE_WRITE, HEAD_WAIT, LOGIN_WAIT, PINGS_UNANSWERED_MAX,
+    WRITES_A_TURN_MAX,
 };
 use crate::metrics::{CloseReason, UpgradeRefusal};
 use crate::shard::Shard;
@@ -491,7 +492,9 @@ impl Conn {
             if batch.bytes() == 0 {
                 return Ok(());
             }
-            let sent = self.socket.send(&batch.parts())?;
+            let mut parts = [IoSlice::new(&[]); BATCH_PARTS_MAX];
+            let count = batch.parts(&mut parts);
+            let sent = self.socket.send(&parts[..count])?;
             batch.advance(sent);
             self.unwritten.set(batch.bytes());
             self.recount(shard);

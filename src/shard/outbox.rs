@@ -15,8 +15,6 @@ use std::io::IoSlice;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
 use crate::limits::{
     BATCH_PARTS_MAX, BATCH_SPARE_BYTES_MAX, EVENT_COPY_BYTES_MAX, WRITE_BYTES_MAX,
 };
@@ -178,19 +176,20 @@ impl Batch {
         self.bytes
     }
 
-    /// The parts of the next write: as many as fit, until their bytes reach [`WRITE_BYTES_MAX`].
-    pub fn parts(&self) -> ArrayVec<IoSlice<'_>, BATCH_PARTS_MAX> {
-        let mut parts = ArrayVec::new();
-        let mut room = WRITE_BYTES_MAX;
-        for part in self.rest() {
-            let part = &part[..part.len().min(room)];
-            room -= part.len();
-            parts.push(IoSlice::new(part));
-            if room == 0 || parts.is_full() {
+    /// Puts the parts of the next write into `parts`, and returns how many there are: as many as it
+    /// has room for, until their bytes reach [`WRITE_BYTES_MAX`].
+    pub fn parts<'a>(&'a self, parts: &mut [IoSlice<'a>; BATCH_PARTS_MAX]) -> usize {
+        let (mut count, mut room) = (0, WRITE_BYTES_MAX);
+        for (place, part) in parts.iter_mut().zip(self.rest()) {
+            if room == 0 {
                 break;
             }
+            let part = &part[..part.len().min(room)];
+            *place = IoSlice::new(part);
+            room -= part.len();
+            count += 1;
         }
-        parts
+        count
     }
 
     /// What is still to be written, in the order of the wire.

@@ -22,7 +22,9 @@ fn wire(batch: &Batch) -> Vec<u8> {
 
 /// What the next write names.
 fn parts(batch: &Batch) -> Vec<Vec<u8>> {
-    batch.parts().iter().map(|part| part.to_vec()).collect()
+    let mut parts = [IoSlice::new(&[]); BATCH_PARTS_MAX];
+    let count = batch.parts(&mut parts);
+    parts[..count].iter().map(|part| part.to_vec()).collect()
 }
 
 fn taken(mut batch: Batch) -> Batch {
