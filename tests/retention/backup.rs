@@ -161,3 +161,32 @@ async fn a_full_disk_is_told_and_nothing_half_written_stays() {
     drop(client);
     relay.stop().expect(0, &["a backup could not be made"]);
 }
+
+#[tokio::test]
+async fn a_store_whose_disk_is_full_is_backed_up_with_its_last_events() {
+    let launch = Launch::new();
+    // The copy is smaller than the file, so it fits where the file cannot grow.
+    let relay = launch.clone().confine(Confine::FileBytes(2 << 20)).start();
+    let mut client = Client::connect(relay.address).await;
+    let author = Author::new(1);
+    let (mut kept, mut refused) = (Vec::new(), 0);
+    for n in 0.. {
+        let event = author.json::<&str>(now() - n, 1, &[], &"x".repeat(20_000));
+        match client.publish(&event).await.0 {
+            true => kept.push(event),
+            false => refused += 1,
+        }
+        if refused == 3 {
+            break;
+        }
+    }
+    let target = tempfile::tempdir().unwrap();
+    let to = target.path().join("backup");
+    command(&launch, &["backup", to.to_str().unwrap()]).expect(0, &[]);
+    let restored = Launch::new().folder(&to).start();
+    let mut client = Client::connect(restored.address).await;
+    assert_eq!(client.fetch("{\"limit\":1000}").await, kept);
+    client
+        .publish_all([&author.json::<&str>(now(), 1, &[], "after")])
+        .await;
+}

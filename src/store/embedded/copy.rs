@@ -24,7 +24,7 @@ use rustix::fs::{CWD, RenameFlags};
 use super::apply::Scratch;
 use super::lock::FolderLock;
 use super::tables::{self, Tables};
-use super::{Embedded, EmbeddedOptions, OpenError, file, layout, size, store_error};
+use super::{Embedded, EmbeddedOptions, OpenError, file, journal, layout, size, store_error};
 use crate::limits::{COPY_LOOK, COPY_SPARE_BYTES};
 use crate::store::StoreError;
 
@@ -124,7 +124,14 @@ impl Embedded {
         name.push(".partial");
         let partial = Partial::begin(parent.join(name))?;
         let copy = partial.dir.join(tables::FOLDER).join(file::NAME);
-        let found = copy_file(&self.shared.tables, &copy, watch)?;
+        let tables = &self.shared.tables;
+        let young = tables.nursery.young();
+        let found = copy_file(tables, &copy, watch)?;
+        // What is still held, where the store's own disk has no room to write it.
+        let held = young.held.iter().filter(|(seq, _)| *seq > found.last);
+        let held: Vec<_> = held.collect();
+        let name = tables.name(&*tables.env.read_txn().map_err(store_error)?)?;
+        journal::make(&partial.dir.join(tables::FOLDER), name, found.last, &held)?;
         file::sync_folder(&copy)?;
         file::sync_folder(&partial.dir.join(tables::FOLDER))?;
         rename_new(&partial.dir, &to)?;
@@ -132,7 +139,7 @@ impl Embedded {
         file::sync_folder(&to)?;
         Ok(Backup {
             bytes: found.bytes,
-            events: found.entries[EVENTS],
+            events: found.entries[EVENTS] + held.len() as u64,
         })
     }
 
@@ -175,6 +182,8 @@ impl Embedded {
 struct Copied {
     bytes: u64,
     entries: Entries,
+    /// Its last sequence.
+    last: u64,
 }
 
 /// How many entries each database has, in the order of their names.
@@ -191,7 +200,8 @@ fn copy_file(tables: &Tables, to: &Path, watch: Watch<'_>) -> Result<Copied, Cop
     if free < needed.saturating_add(COPY_SPARE_BYTES) {
         return Err(CopyError::NoRoom { needed, free });
     }
-    tables.write_held(&mut Scratch::default())?;
+    // A disk without room does not take it: then it stays in the journal.
+    let _ = tables.write_held(&mut Scratch::default());
     let sequence = tables.last_sequence(&*tables.env.read_txn().map_err(store_error)?)?;
     let file = OpenOptions::new()
         .write(true)
@@ -202,8 +212,12 @@ fn copy_file(tables: &Tables, to: &Path, watch: Watch<'_>) -> Result<Copied, Cop
     file.sync_all()?;
     let bytes = file.metadata()?.len();
     watch(bytes, bytes);
-    let entries = look_at(to, sequence)?;
-    Ok(Copied { bytes, entries })
+    let (entries, last) = look_at(to, sequence)?;
+    Ok(Copied {
+        bytes,
+        entries,
+        last,
+    })
 }
 
 /// Copies on a thread of its own, and looks now and then how far it is.
@@ -240,8 +254,8 @@ fn copy_watched(
     })
 }
 
-/// Opens a copy as a restored store would, and counts what is in it.
-fn look_at(path: &Path, sequence: u64) -> Result<Entries, CopyError> {
+/// Opens a copy as a restored store would, counts what is in it, and reads its last sequence.
+fn look_at(path: &Path, sequence: u64) -> Result<(Entries, u64), CopyError> {
     let unlike = |error: &dyn std::fmt::Display| CopyError::Unlike(error.to_string());
     file::check(path).map_err(|error| unlike(&error))?;
     let mut open = EnvOpenOptions::new().read_txn_without_tls();
@@ -260,7 +274,7 @@ fn look_at(path: &Path, sequence: u64) -> Result<Entries, CopyError> {
     if last < sequence {
         return Err(CopyError::Unlike("it is older".to_owned()));
     }
-    Ok(found)
+    Ok((found, last))
 }
 
 fn entries(env: &Env<WithoutTls>) -> Result<Entries, CopyError> {

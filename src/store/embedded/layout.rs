@@ -81,6 +81,11 @@ pub const META_SCHEMA: &[u8] = b"schema";
 pub const META_SEQUENCE: &[u8] = b"sequence";
 /// Key in `meta` of the sequence up to which every entry is in its database.
 pub const META_INDEXED: &[u8] = b"indexed";
+/// Key in `meta` of the store's own name, by which it knows its journal.
+pub const META_NAME: &[u8] = b"name";
+
+/// Random bytes that no other store has.
+pub type StoreName = [u8; 16];
 
 /// First byte of a record: the JSON follows.
 const FORMAT_JSON: u8 = 0;

@@ -19,7 +19,9 @@ use heed::{
 use rustix::fs::FallocateFlags;
 
 use super::journal::Journal;
-use super::layout::{self, Entry, META_INDEXED, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION};
+use super::layout::{
+    self, Entry, META_INDEXED, META_NAME, META_SCHEMA, META_SEQUENCE, SCHEMA_VERSION, StoreName,
+};
 use super::lock::{make_folder, refused};
 use super::nursery::Nursery;
 use super::young::{Tree, Young};
@@ -76,7 +78,8 @@ impl Tables {
         reserve_lock_file(&dir, options.readers_max)?;
         file::remove_leftovers(&dir)?;
         let path = dir.join(file::NAME);
-        if !path.exists() {
+        let is_new = !path.exists();
+        if is_new {
             create_file(&dir)?;
         }
         file::check(&path)?;
@@ -93,7 +96,8 @@ impl Tables {
             open.open(&dir).map_err(open_error)?
         };
         env.clear_stale_readers().map_err(open_error)?;
-        let mut tables = match version(&env)? {
+        let found = version(&env)?;
+        let mut tables = match found {
             // The file of a store that another program has made and never used.
             None => create(env)?,
             Some(SCHEMA_VERSION) => attach(env)?,
@@ -104,11 +108,13 @@ impl Tables {
             }
         };
         tables.bytes_max = bytes_max as u64;
-        let last = {
+        let (name, last) = {
             let txn = tables.env.read_txn().map_err(open_error)?;
-            tables.last_sequence(&txn).map_err(OpenError::Store)?
+            let name = tables.name(&txn).map_err(OpenError::Store)?;
+            (name, tables.last_sequence(&txn).map_err(OpenError::Store)?)
         };
-        let (journal, held) = Journal::open(&dir, last)?;
+        let is_expected = !is_new && found == Some(SCHEMA_VERSION);
+        let (journal, held) = Journal::open(&dir, name, last, is_expected)?;
         tables.journal = Mutex::new(journal);
         let recovered = tables.nursery.recover(&tables, held);
         recovered.map_err(OpenError::Store)?;
@@ -215,6 +221,13 @@ impl Tables {
             .filter(|value| value.len() == 8)
             .ok_or(layout::corrupt("the last sequence"))?;
         Ok(layout::number(value))
+    }
+
+    /// The store's own name.
+    pub fn name(&self, txn: &RoTxn<'_>) -> Result<StoreName, StoreError> {
+        let value = self.meta.get(txn, META_NAME).map_err(store_error)?;
+        let name = value.and_then(|value| value.try_into().ok());
+        name.ok_or(layout::corrupt("its name"))
     }
 
     /// Whether there is an event of a sequence.
@@ -373,6 +386,11 @@ fn create(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
     make(env, true)
 }
 
+/// A name for a store.
+pub(super) fn new_name() -> StoreName {
+    fastrand::u128(..).to_be_bytes()
+}
+
 /// Creates the databases that an earlier schema did not have. Its version stays until the upgrade
 /// has filled them.
 fn extend(env: Env<WithoutTls>) -> Result<Tables, OpenError> {
@@ -391,6 +409,7 @@ fn make(env: Env<WithoutTls>, is_new: bool) -> Result<Tables, OpenError> {
                 tables[0].put(txn, META_SCHEMA, &SCHEMA_VERSION.to_be_bytes())?;
                 tables[0].put(txn, META_SEQUENCE, &0u64.to_be_bytes())?;
                 tables[0].put(txn, META_INDEXED, &0u64.to_be_bytes())?;
+                tables[0].put(txn, META_NAME, &new_name())?;
             }
             let tables: [_; NAMES.len()] = tables.try_into().expect("one database a name");
             Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))

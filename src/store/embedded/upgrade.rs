@@ -5,14 +5,14 @@
 //! unfollowed, as they were accepted without a look at whom they meant.
 //!
 //! Schema 2 wrote every entry with its event: all of them are there. Schema 3 had no journal, whose
-//! events a program that knows nothing of it would lose.
+//! events a program that knows nothing of it would lose, and no name to know it by.
 
 use std::ops::Bound;
 
 use super::apply::{Group, Scratch};
-use super::layout::{self, META_INDEXED, META_SCHEMA, SCHEMA_VERSION, for_each_entry};
+use super::layout::{self, META_INDEXED, META_NAME, META_SCHEMA, SCHEMA_VERSION, for_each_entry};
 use super::store_error;
-use super::tables::Tables;
+use super::tables::{Tables, new_name};
 use crate::nostr::event::Event;
 use crate::nostr::kind;
 use crate::store::StoreError;
@@ -33,6 +33,8 @@ pub fn run(tables: &Tables, schema: u32) -> Result<(), StoreError> {
         let put = tables.meta.put(&mut group.txn, META_INDEXED, &last);
         put.map_err(store_error)?;
     }
+    let put = tables.meta.put(&mut group.txn, META_NAME, &new_name());
+    put.map_err(store_error)?;
     let version = SCHEMA_VERSION.to_be_bytes();
     let put = tables.meta.put(&mut group.txn, META_SCHEMA, &version);
     put.map_err(store_error)?;

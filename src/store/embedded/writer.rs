@@ -223,6 +223,7 @@ impl<S: CommitSink, C: Fn() -> u64> Writer<'_, S, C> {
     fn end(&mut self) {
         let tables = &self.shared.tables;
         if let Err(error) = tables.write_held(&mut self.scratch) {
+            let error = tables.explain(error);
             tracing::warn!(%error, "the last events stay in the journal until the next start");
         } else if let Some(journal) = &mut *tables.journal() {
             // What is left in it is behind the times, and does no harm.

@@ -3,11 +3,13 @@
 
 use super::super::apply::Scratch;
 use super::super::journal::{self, Journal};
-use super::super::{file, tables};
+use super::super::{file, layout, tables};
 use super::*;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use tracing::level_filters::LevelFilter;
 
 /// Puts events one by one.
 fn put_alone(running: &Running, events: &[Event]) {
@@ -283,10 +285,12 @@ fn large_events_fill_the_journal_and_are_committed_then() {
     assert_eq!(length, crate::limits::JOURNAL_BYTES as u64);
 }
 
+const NAME: layout::StoreName = [7; 16];
+
 #[test]
 fn records_come_back_as_they_were_written() {
     let dir = folder();
-    let (journal, found) = Journal::open(dir.path(), 5).expect("opens");
+    let (journal, found) = Journal::open(dir.path(), NAME, 5, false).expect("opens");
     let mut journal = journal.expect("there is room");
     assert!(found.is_empty());
     let events = notes(0..3);
@@ -295,9 +299,62 @@ fn records_come_back_as_they_were_written() {
     }
     assert_eq!(journal.used(), 3 * 4_096);
     for (last, left) in [(5, 3), (6, 2), (8, 0), (100, 0)] {
-        let (_, found) = Journal::open(dir.path(), last).expect("opens");
+        let (_, found) = Journal::open(dir.path(), NAME, last, true).expect("opens");
         let found: Vec<_> = found.iter().map(Event::json).collect();
         let expected: Vec<_> = events[3 - left..].iter().map(Event::json).collect();
         assert_eq!(found, expected, "behind {last}");
     }
+    let (_, found) = Journal::open(dir.path(), [8; 16], 5, true).expect("opens");
+    assert!(found.is_empty(), "of another store");
+}
+
+#[test]
+fn a_journal_is_its_stores_alone() {
+    let ours = folder();
+    let running = Running::open(&options(ours.path()));
+    put_alone(&running, &notes(0..5));
+    let left = as_left(ours.path());
+    // Beside a store that was never used, and where its own store is gone and a new one is made.
+    let other = folder();
+    drop(Running::open(&options(other.path())));
+    fs::copy(journal_of(left.path()), journal_of(other.path())).expect("a copy");
+    fs::remove_file(left.path().join(tables::FOLDER).join(file::NAME)).expect("it goes");
+    for dir in [other.path(), left.path()] {
+        let (logs, _guard) = crate::control::logs::capture::logs(LevelFilter::WARN);
+        let running = Running::open(&options(dir));
+        assert!(logs.text().contains("of another store"), "{}", logs.text());
+        assert_eq!(audit(&running.store).len(), 0);
+        put_alone(&running, &notes(7..9));
+        let again = Running::open(&options(as_left(dir).path()));
+        assert_eq!(audit(&again.store).len(), 2);
+    }
+}
+
+#[test]
+fn a_journal_that_is_missing_is_told_of() {
+    let dir = folder();
+    let missing = |dir: &Path| {
+        let (logs, _guard) = crate::control::logs::capture::logs(LevelFilter::WARN);
+        drop(Running::open(&options(dir)));
+        logs.text().contains("the journal is not there")
+    };
+    assert!(!missing(dir.path()), "a new store");
+    assert!(!missing(dir.path()), "and one that has been");
+    fs::remove_file(journal_of(dir.path())).expect("it goes");
+    assert!(missing(dir.path()));
+    fs::write(journal_of(dir.path()), b"cut").expect("it is short");
+    assert!(missing(dir.path()));
+}
+
+#[test]
+fn a_journal_is_a_regular_file() {
+    let dir = folder();
+    drop(Running::open(&options(dir.path())));
+    let journal = journal_of(dir.path());
+    fs::remove_file(&journal).expect("it goes");
+    std::os::unix::fs::symlink("/dev/zero", &journal).expect("a link");
+    assert!(Embedded::open(&options(dir.path())).is_err());
+    fs::remove_file(&journal).expect("it goes");
+    fs::create_dir(&journal).expect("a folder");
+    assert!(Embedded::open(&options(dir.path())).is_err());
 }
