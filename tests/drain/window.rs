@@ -149,9 +149,9 @@ fn status_and_metrics_follow() {
     });
     until("the closes", || {
         let drain = relay.status()["drain"].clone();
-        (drain["state"] == "closing").then(|| {
+        // Each shard counts its own.
+        (drain["state"] == "closing" && drain["connections"] == 10).then(|| {
             assert_eq!(drain["requested_by"], "SIGTERM");
-            assert_eq!(drain["connections"], 10);
             assert_eq!(drain["window_ms"], 2_000);
         })
     });

@@ -98,7 +98,9 @@ impl TestStore for Running {
     }
 
     fn empty(&mut self) {
-        let tables = "TRUNCATE buzz.events, buzz.tags, buzz.deleted, buzz.vanished, buzz.access; \
+        // Not TRUNCATE, whose locks may meet those of the store's own look for what has expired.
+        let tables = "DELETE FROM buzz.events; DELETE FROM buzz.tags; DELETE FROM buzz.deleted; \
+                      DELETE FROM buzz.vanished; DELETE FROM buzz.access; \
                       UPDATE buzz.head SET seq = 0";
         let cluster = cluster().expect("it is there");
         cluster.run(&name(&self.url), tables);
