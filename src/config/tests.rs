@@ -577,18 +577,29 @@ fn a_secret_that_nothing_uses_is_kept_and_not_judged() {
     assert_eq!(changes, Changes::default());
 }
 
+/// What is given by a settings file of this text, and by variables.
+fn given_by_file(
+    path: &std::path::Path,
+    text: &str,
+    env: &[(&str, &str)],
+    descriptors: u64,
+) -> Given {
+    std::fs::write(path, text).expect("a file");
+    let shown = path.display().to_string();
+    let env = env.iter().copied().chain([(cli::CONFIG, &*shown)]);
+    let env = env.map(|(name, text)| (name.into(), text.into()));
+    let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
+    Given::new(raw, machine(descriptors))
+}
+
 #[test]
 fn what_is_printed_is_a_settings_file_of_the_same_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("settings");
-    let shown = path.display().to_string();
     let load = |text: &str, env: &[(&str, &str)]| {
-        std::fs::write(&path, text).expect("a file");
-        let env = env.iter().copied().chain([(cli::CONFIG, &*shown)]);
-        let env = env.map(|(name, text)| (name.into(), text.into()));
-        let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
         // So many descriptors that connections are cut.
-        Given::new(raw, machine(1_024)).load().expect("sound")
+        let given = given_by_file(&path, text, env, 1_024);
+        given.load().expect("sound")
     };
     // What a configuration is, but for where it comes from.
     let meaning = |config: &Config| {
@@ -677,11 +688,7 @@ fn a_fault_of_the_file_s_value_is_told_with_its_line() {
     let path = folder.path().join("settings");
     let shown = path.display().to_string();
     let load = |text: &str, env: &[(&str, &str)]| {
-        std::fs::write(&path, text).expect("a file");
-        let env = env.iter().copied().chain([(cli::CONFIG, &*shown)]);
-        let env = env.map(|(name, text)| (name.into(), text.into()));
-        let (_, raw) = cli::parse(["buzz-uring".into()], env).unwrap();
-        let given = Given::new(raw, machine(MACHINE_DESCRIPTORS));
+        let given = given_by_file(&path, text, env, MACHINE_DESCRIPTORS);
         assert_eq!(given.file(), Some(&*path));
         given.load()
     };
